@@ -17,10 +17,7 @@ use kernel_ext::{
         NetId, //
     },
     rdma::{
-        bench::{
-            kernel_owned,
-            poll_one, //
-        },
+        bench::poll_one,
         device::DeviceLink,
         object::{
             CqLink,
@@ -155,7 +152,7 @@ impl Bench {
     /// Makes a completion queue of a kernel consumer, with the given link.
     pub(crate) fn cq_of(&self, link: CqLink, entries: u32) -> Result<Arc<Cq>> {
         let init = CqInit {
-            owner: Owner::Kernel(kernel_owned()),
+            owner: Owner::Kernel,
             entries,
             flags: 0,
             link,
@@ -166,7 +163,7 @@ impl Bench {
     /// Makes a shared receive queue of a kernel consumer.
     pub(crate) fn srq(&self, max_wr: u32, srq_limit: u32) -> Result<Arc<Srq>> {
         let init = SrqInit {
-            owner: Owner::Kernel(kernel_owned()),
+            owner: Owner::Kernel,
             srq_type: 0,
             attr: SrqAttr {
                 max_wr,
@@ -192,7 +189,7 @@ impl Bench {
         cq: &Arc<Cq>,
     ) -> Result<QpCreated<Qp>> {
         let init = QpInit {
-            owner: Owner::Kernel(kernel_owned()),
+            owner: Owner::Kernel,
             qp_type: QpType::Rc,
             caps: QpCaps {
                 max_send_wr: send,

@@ -38,20 +38,21 @@ mod part;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 
+pub use kernel_pages::FastRegMemory;
 pub use kernel_pages::KernelPages;
 pub use kernel_pages::Shape;
 pub use part::Divisible;
 pub use part::Part;
 
-/// Memory that the data path writes to and reads from.
 /// How often [`Memory::update_u64`] tries.
 pub const UPDATE_ATTEMPTS: u32 = 100;
 
+/// Memory that the data path writes to and reads from.
 pub enum Memory {
     /// Memory of a process that stays in its place.
     Pages(PageList),
     /// Memory that a kernel consumer registered fast.
-    KernelPages(Arc<KernelPages>),
+    KernelPages(FastRegMemory),
     /// A window of kernel virtual addresses.
     KernelVirtual(KernelWindow),
     /// Memory with several owners, or a part of it.
@@ -398,7 +399,6 @@ impl Memory {
         })
     }
 
-    /// Atomically replaces the 64 bits at `offset` by the result of `f`, and returns the old value.
     /// Atomically adds to the 64 bits at `offset`, and returns the old value.
     ///
     /// # Errors
@@ -444,11 +444,9 @@ impl Memory {
     /// * `EINVAL` if their address is not a multiple of 8.
     /// * `EACCES` if the memory is read-only, or takes no atomics.
     /// * `EAGAIN` if the memory is not present.
-    pub fn update_u64(&self, offset: u64, mut f: impl FnMut(u64) -> u64) -> Result<u64> {
-        if !self.is_writable() || !self.takes_atomics() {
     /// * `EBUSY` if others changed the word during each of [`UPDATE_ATTEMPTS`] attempts; it may be
     ///   tried again.
-            return Err(EACCES);
+    pub fn update_u64(&self, offset: u64, mut f: impl FnMut(u64) -> u64) -> Result<u64> {
         self.with_word(offset, |word| {
             // ORDERING: the load is a first guess; the exchange as in `with_word`.
             let mut old = word.load(Relaxed);
@@ -469,6 +467,8 @@ impl Memory {
         offset: u64,
         mut f: impl FnMut(&Atomic<u64>) -> Result<u64>,
     ) -> Result<u64> {
+        if !self.is_writable() || !self.takes_atomics() {
+            return Err(EACCES);
         }
         if !self.covers(offset, 8) {
             return Err(EFAULT);

@@ -45,8 +45,8 @@ use kernel::time::Instant;
 use kernel::time::Monotonic;
 
 /// Returns the proof for the objects of a test.
-pub fn kernel_owned() -> KernelOwned {
-    // SAFETY: Tests run in the kernel and use kernel addresses.
+pub fn kernel_owned() -> KernelOwned<'static> {
+    // SAFETY: Tests run in the kernel and use kernel addresses; they create objects at any time.
     unsafe { KernelOwned::new_unchecked() }
 }
 

@@ -14,6 +14,7 @@ use super::types::AccessFlags;
 use crate::bindings;
 use crate::mm::dma_buf::DmaBuf;
 use crate::mm::mem_map::KernelPages;
+use crate::mm::mem_map::Memory;
 use crate::mm::mem_map::Shape;
 use crate::mm::paged::Paged;
 use crate::mm::paged::Prefetch;
@@ -143,7 +144,8 @@ pub struct Mapped {
 }
 
 impl MapSg<'_> {
-    /// Replaces the pages of the region by the list.
+    /// Replaces the pages of the region by the list. `memory` is the region's, borrowed
+    /// exclusively: nothing reads the pages meanwhile.
     ///
     /// Maps entries until the region is full, or up to the first gap between pages if the region
     /// does not allow gaps.
@@ -152,9 +154,18 @@ impl MapSg<'_> {
     ///
     /// # Errors
     ///
-    /// * `EINVAL` if the list is empty or its offset is beyond the first entry.
+    /// * `EINVAL` if the list is empty or its offset is beyond the first entry, or if `memory` is
+    ///   not that of the region.
     /// * `ENOMEM` if not even its first entry fits.
-    pub fn map(&mut self) -> Result<Mapped> {
+    pub fn map(&mut self, memory: &mut Memory) -> Result<Mapped> {
+        match memory {
+            Memory::KernelPages(reader) if reader.reads(self.pages) => {}
+            Memory::KernelPages(_)
+            | Memory::KernelVirtual(_)
+            | Memory::Paged(_)
+            | Memory::Pages(_)
+            | Memory::Part(_) => return Err(EINVAL),
+        }
         self.pages.clear();
         let mapped = match self.pages.shape {
             Shape::Pages => self.map_pages(),
@@ -281,15 +292,18 @@ extern "C" {
 #[kernel::prelude::kunit_tests(riwarp_map_sg)]
 mod tests {
     use super::*;
-    use crate::mm::mem_map::Memory;
     use crate::rdma::bench::kernel_owned;
     use crate::rdma::bench::SgList;
 
     /// Maps pieces from `offset` on for a region that allows gaps.
-    fn map(pages: &Arc<KernelPages>, pieces: &[(*const u8, u32)], offset: u32) -> Result<Mapped> {
+    fn map(
+        (pages, memory): &mut (Arc<KernelPages>, Memory),
+        pieces: &[(*const u8, u32)],
+        offset: u32,
+    ) -> Result<Mapped> {
         let mut list = SgList::try_new(pages, 0, pieces.iter().copied(), offset)?;
         let mut sg = list.view();
-        let mapped = sg.map()?;
+        let mapped = sg.map(memory)?;
         // SAFETY: `list` owns the region.
         let told = unsafe { (sg.mr.as_ref().iova, sg.mr.as_ref().length) };
         assert_eq!(told, (mapped.iova, mapped.length));
@@ -306,12 +320,12 @@ mod tests {
     fn entries_with_gaps_between_them_follow_each_other() -> Result {
         let mut buffer = KVec::from_elem(0u8, 100, GFP_KERNEL)?;
         let start = buffer.as_mut_ptr().cast_const();
-        let pages = KernelPages::try_new(kernel_owned(), Shape::Gaps, 4)?;
-        let memory = Memory::KernelPages(pages.clone());
+        let mut pages = KernelPages::try_new(kernel_owned(), Shape::Gaps, 4)?;
 
         let pieces = [(70, 20), (1, 7), (8, 2), (50, 9)];
         let pieces = pieces.map(|(at, len)| (start.wrapping_add(at), len));
-        let mapped = map(&pages, &pieces, 5)?;
+        let mapped = map(&mut pages, &pieces, 5)?;
+        let (_, memory) = &pages;
         let begin = start.wrapping_add(75).expose_provenance() as u64;
         assert_eq!((mapped.entries, mapped.iova, mapped.length), (4, begin, 33));
         assert_eq!(memory.len(), 33);
@@ -327,14 +341,33 @@ mod tests {
 
     #[test]
     fn entries_without_room_are_left_to_the_consumer() -> Result {
-        let pages = KernelPages::try_new(kernel_owned(), Shape::Gaps, 2)?;
-        let mapped = map(&pages, &[(at(100), 10), (at(200), 10), (at(300), 10)], 0)?;
+        let mut pages = KernelPages::try_new(kernel_owned(), Shape::Gaps, 2)?;
+        let mapped = map(
+            &mut pages,
+            &[(at(100), 10), (at(200), 10), (at(300), 10)],
+            0,
+        )?;
         assert_eq!((mapped.entries, mapped.length), (2, 20));
-        assert_eq!(Memory::KernelPages(pages.clone()).len(), 20);
+        assert_eq!(pages.1.len(), 20);
         // An invalid list leaves the region empty.
-        assert_eq!(map(&pages, &[], 0).err(), Some(EINVAL));
-        assert_eq!(map(&pages, &[(at(100), 10)], 11).err(), Some(EINVAL));
-        assert!(Memory::KernelPages(pages).is_empty());
+        assert_eq!(map(&mut pages, &[], 0).err(), Some(EINVAL));
+        assert_eq!(map(&mut pages, &[(at(100), 10)], 11).err(), Some(EINVAL));
+        assert!(pages.1.is_empty());
+        Ok(())
+    }
+
+    #[test]
+    fn pages_change_only_with_the_memory_that_reads_them() -> Result {
+        let mut pages = KernelPages::try_new(kernel_owned(), Shape::Gaps, 2)?;
+        let mut others = KernelPages::try_new(kernel_owned(), Shape::Gaps, 2)?;
+        map(&mut pages, &[(at(100), 10)], 0)?;
+        core::mem::swap(&mut pages.1, &mut others.1);
+        for memory in [&mut pages.1, &mut Memory::nothing()] {
+            let list = [(at(200), 20)];
+            let mut list = SgList::try_new(&pages.0, 0, list.into_iter(), 0)?;
+            assert_eq!(list.view().map(memory).err(), Some(EINVAL));
+        }
+        assert_eq!(others.1.len(), 10);
         Ok(())
     }
 }

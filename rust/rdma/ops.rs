@@ -55,7 +55,6 @@ use super::{
     iw_cm::CmOps,
     settings::Setting,
     types::{
-        KernelOwned,
         Owner, //
     }, //
 };
@@ -185,16 +184,10 @@ fn charged<R>(kernel: bool, make: impl FnOnce() -> Result<R>) -> Result<R> {
     }
 }
 
-/// Returns who creates an object.
-///
-/// # Safety
-///
-/// `udata` must be that of the call that makes it: null if and only if the caller is in the kernel.
-unsafe fn owner(udata: *const bindings::ib_udata) -> Owner {
+/// Returns who creates an object: without the channel `udata` to a process, the kernel.
+fn owner(udata: *const bindings::ib_udata) -> Owner {
     if udata.is_null() {
-        // SAFETY: `new_unchecked` requires a caller in the kernel: `udata` is null, which by this
-        // function's `# Safety` means that it is.
-        Owner::Kernel(unsafe { KernelOwned::new_unchecked() })
+        Owner::Kernel
     } else {
         Owner::User
     }

@@ -9,6 +9,7 @@
 //! C header: `include/rdma/ib_verbs.h`.
 
 use crate::bindings;
+use core::marker::PhantomData;
 
 mod macros;
 #[cfg(CONFIG_KUNIT = "y")]
@@ -17,31 +18,32 @@ mod tests;
 pub(crate) use macros::bit_set;
 pub(crate) use macros::c_enum;
 
-/// Proof that an object belongs to a kernel consumer.
+/// Proof that the object that is being created belongs to a kernel consumer.
 ///
 /// Only the trampolines make one, and only after they saw that the object has no user context. With
 /// it, the driver may treat the addresses in that object's work requests and page lists as kernel
 /// virtual addresses (see [`Memory::kernel_virtual`](crate::mm::mem_map::Memory::kernel_virtual)).
-#[derive(Clone, Copy, Debug)]
-pub struct KernelOwned(());
+/// It is for one use, and ends with the call `'a` that creates the object.
+#[derive(Debug)]
+pub struct KernelOwned<'a>(PhantomData<&'a ()>);
 
-impl KernelOwned {
+impl KernelOwned<'_> {
     /// Creates the proof.
     ///
     /// # Safety
     ///
-    /// The object that this proof is about must belong to a kernel consumer: its C structure has no
-    /// `uobject`, or the call had no `udata`.
+    /// The object that this proof is about must belong to a kernel consumer: the C structure of its
+    /// protection domain has no `uobject`. The lifetime must end with the call that creates it.
     pub(crate) unsafe fn new_unchecked() -> Self {
-        Self(())
+        Self(PhantomData)
     }
 }
 
 /// The creator of an object.
 #[derive(Clone, Copy, Debug)]
 pub enum Owner {
-    /// A consumer in the kernel: trusted, its addresses are kernel addresses.
-    Kernel(KernelOwned),
+    /// A consumer in the kernel.
+    Kernel,
     /// A process, through uverbs.
     User,
 }

@@ -77,7 +77,7 @@ impl MrOps for Mr {
 
     fn get_dma(
         pd: ArcBorrow<'_, Pd>,
-        proof: KernelOwned,
+        proof: KernelOwned<'_>,
         access: AccessFlags,
     ) -> Result<MrCreated<Self>> {
         Self::dma(pd, proof, access)
@@ -85,7 +85,7 @@ impl MrOps for Mr {
 
     fn alloc(
         pd: ArcBorrow<'_, Pd>,
-        proof: KernelOwned,
+        proof: KernelOwned<'_>,
         shape: Shape,
         max_pages: u32,
     ) -> Result<MrCreated<Self>> {

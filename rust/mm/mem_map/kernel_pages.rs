@@ -2,6 +2,7 @@
 
 //! Memory that a kernel consumer registers fast.
 
+use super::Memory;
 use super::Run;
 use crate::rdma::types::KernelOwned;
 use kernel::prelude::*;
@@ -11,7 +12,11 @@ use kernel::sync::Arc;
 
 /// The pieces of memory that a kernel consumer registered fast, allocated once.
 ///
-/// Mapped again only inside an update of the region's `BhRevocable`.
+/// # Invariants
+///
+/// One [`Memory`] reads them, the one that [`KernelPages::try_new`] returned. They change only while
+/// the caller borrows that one exclusively ([`MapSg::map`](crate::rdma::mr::MapSg::map)), so that no
+/// copy combines two lists.
 pub struct KernelPages {
     // ORDERING: all is Relaxed: it changes inside an update, without users, and its end pairs with
     // the entry of the next user.
@@ -36,6 +41,25 @@ pub enum Shape {
     Gaps,
 }
 
+/// The one reference to a [`KernelPages`] by which they are read.
+pub struct FastRegMemory(Arc<KernelPages>);
+
+impl FastRegMemory {
+    /// Returns whether it reads these pages.
+    pub(crate) fn reads(&self, pages: &KernelPages) -> bool {
+        core::ptr::eq(&*self.0, pages)
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    pub(super) fn run(&self, offset: u64, max: usize) -> Option<Run<'_>> {
+        self.0.run(offset, max)
+    }
+}
+
 /// Contiguous octets.
 struct KernelPiece {
     start: Atomic<u64>,
@@ -44,13 +68,13 @@ struct KernelPiece {
 }
 
 impl KernelPages {
-    /// Allocates a list of up to `max` pieces.
+    /// Allocates a list of up to `max` pieces, and returns it with the memory that reads it.
     ///
     /// # Errors
     ///
     /// * `EINVAL` if `max` is 0.
     /// * `ENOMEM` if memory is short.
-    pub fn try_new(_proof: KernelOwned, shape: Shape, max: u32) -> Result<Arc<Self>> {
+    pub fn try_new(_proof: KernelOwned<'_>, shape: Shape, max: u32) -> Result<(Arc<Self>, Memory)> {
         if max == 0 {
             return Err(EINVAL);
         }
@@ -71,7 +95,10 @@ impl KernelPages {
             len: Atomic::new(0),
             shape,
         };
-        Ok(Arc::new(this, GFP_KERNEL_ACCOUNT)?)
+        let this = Arc::new(this, GFP_KERNEL_ACCOUNT)?;
+        // INVARIANT: The only one, since nothing else makes a `FastRegMemory`.
+        let memory = Memory::KernelPages(FastRegMemory(this.clone()));
+        Ok((this, memory))
     }
 
     /// Removes all pieces.
@@ -120,7 +147,7 @@ impl KernelPages {
 
     /// Returns the length in octets.
     #[inline]
-    pub(super) fn len(&self) -> u64 {
+    fn len(&self) -> u64 {
         self.len.load(Relaxed)
     }
 
@@ -130,7 +157,7 @@ impl KernelPages {
         self.pieces.get(..used).unwrap_or_default()
     }
 
-    pub(super) fn run(&self, offset: u64, max: usize) -> Option<Run<'_>> {
+    fn run(&self, offset: u64, max: usize) -> Option<Run<'_>> {
         let left = self.len().checked_sub(offset).filter(|left| *left > 0)?;
         let place = self.skip.load(Relaxed).checked_add(offset)?;
         let used = self.used();

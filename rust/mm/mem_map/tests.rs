@@ -216,8 +216,7 @@ mod mem_map {
         let start = buffer.as_mut_ptr().expose_provenance() as u64;
         // SAFETY: The addresses below are of this function's own buffer.
         let proof = unsafe { KernelOwned::new_unchecked() };
-        let pages = KernelPages::try_new(proof, Shape::Pages, 3)?;
-        let memory = Memory::KernelPages(pages.clone());
+        let (pages, memory) = KernelPages::try_new(proof, Shape::Pages, 3)?;
         // The list is empty so far.
         assert!(memory.is_empty() && memory.run(0, 1).is_none());
         for page in [2, 3, 0u64] {
@@ -244,14 +243,14 @@ mod mem_map {
     fn a_window_has_the_addresses_it_says() -> Result {
         let buffer = KVec::from_elem(9u8, 32, GFP_KERNEL)?;
         // SAFETY: The addresses below are of this function's own buffer.
-        let proof = unsafe { KernelOwned::new_unchecked() };
+        let proof = || unsafe { KernelOwned::new_unchecked() };
         let start = buffer.as_ptr().expose_provenance() as u64;
-        let memory = Memory::kernel_virtual(proof, start, 32)?;
+        let memory = Memory::kernel_virtual(proof(), start, 32)?;
         memory.write(30, &[1, 2])?;
         assert_eq!(memory.write(31, &[1, 2]), Err(EFAULT));
         assert_eq!(buffer[29..], [9, 1, 2]);
         // All of kernel memory: offsets are addresses.
-        let all = Memory::kernel_virtual(proof, 0, u64::MAX)?;
+        let all = Memory::kernel_virtual(proof(), 0, u64::MAX)?;
         let mut octets = [0; 2];
         all.read(start + 30, &mut octets)?;
         assert_eq!(octets, [1, 2]);

@@ -166,11 +166,10 @@ pub(super) unsafe extern "C" fn create_cq<T: Driver>(
         // SAFETY: A reference requires memory that is valid and not written to: `init` is, by this
         // function's `# Safety`.
         let init = unsafe { &*init };
-        // SAFETY: `owner` requires the channel of the call that makes the object, which `udata` is.
-        let owner = unsafe { owner(udata) };
+        let owner = owner(udata);
         // The handler of a process only wakes it up, so it may run on any CPU.
         let vector = match owner {
-            Owner::Kernel(_) => CpuId::from_u32(init.comp_vector),
+            Owner::Kernel => CpuId::from_u32(init.comp_vector),
             Owner::User => None,
         };
         // SAFETY: `CqLink::new` requires a queue that is valid until the link is closed, and that

@@ -145,7 +145,7 @@ pub trait MrOps: Sized + Send + Sync + 'static {
     /// As [`reg_user`](Self::reg_user).
     fn get_dma(
         pd: ArcBorrow<'_, <Self::Driver as Driver>::Pd>,
-        proof: KernelOwned,
+        proof: KernelOwned<'_>,
         access: AccessFlags,
     ) -> Result<MrCreated<Self>>;
 
@@ -161,7 +161,7 @@ pub trait MrOps: Sized + Send + Sync + 'static {
     /// `EINVAL` for an invalid number of pages, `ENOMEM`.
     fn alloc(
         pd: ArcBorrow<'_, <Self::Driver as Driver>::Pd>,
-        proof: KernelOwned,
+        proof: KernelOwned<'_>,
         shape: Shape,
         max_pages: u32,
     ) -> Result<MrCreated<Self>>;
@@ -483,14 +483,16 @@ pub(super) unsafe extern "C" fn alloc_mr<T: Driver>(
 ///
 /// # Safety
 ///
-/// `pd` must have been filled.
-unsafe fn kernel_pd(pd: *mut bindings::ib_pd) -> Result<(*mut bindings::ib_pd, KernelOwned)> {
+/// `pd` must have been filled, and `'a` end with the call that creates an object in it.
+unsafe fn kernel_pd<'a>(
+    pd: *mut bindings::ib_pd,
+) -> Result<(*mut bindings::ib_pd, KernelOwned<'a>)> {
     // SAFETY: A field of `pd`, which was filled, by this function's `# Safety`; it never changes.
     if !unsafe { (*pd).uobject }.is_null() {
         return Err(EPERM);
     }
-    // SAFETY: `new_unchecked` requires objects of a kernel consumer: a domain without user object
-    // is of one.
+    // SAFETY: `new_unchecked` requires an object of a kernel consumer: a domain without user object
+    // is of one. And a lifetime that ends with the call: `'a` does, by this function's `# Safety`.
     let proof = unsafe { KernelOwned::new_unchecked() };
     Ok((pd, proof))
 }

@@ -212,8 +212,7 @@ pub(super) unsafe extern "C" fn create_qp<T: Driver>(
         let pd = NonNull::new(unsafe { (*qp).pd }).ok_or(EINVAL)?;
         let send_cq = NonNull::new(raw.send_cq).ok_or(EINVAL)?;
         let recv_cq = NonNull::new(raw.recv_cq).ok_or(EINVAL)?;
-        // SAFETY: `owner` requires the channel of the call that makes the object, which `udata` is.
-        let owner = unsafe { owner(udata) };
+        let owner = owner(udata);
         let maker = owner.is_user().then(Kuid::current_euid);
         // SAFETY: `QpLink::new` requires a queue pair that is valid until the link is closed: the
         // object lives until `destroy_qp`, which closes the link, as the error path below does.

@@ -158,9 +158,7 @@ pub(super) unsafe extern "C" fn create_srq<T: Driver>(
         // object lives until `destroy_srq`, which closes the link, as the error path below does.
         let link = unsafe { SrqLink::new(NonNull::new(srq).ok_or(EINVAL)?) }?;
         let init = SrqInit {
-            // SAFETY: `owner` requires the channel of the call that makes the object, which `udata`
-            // is.
-            owner: unsafe { owner(udata) },
+            owner: owner(udata),
             srq_type: raw.srq_type,
             attr: attr::srq_from_raw(&raw.attr),
             // SAFETY: `pd_of` requires a domain that was filled, which that of `srq` is by this

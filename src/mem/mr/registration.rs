@@ -63,8 +63,6 @@ pub(crate) struct Mr {
     pub(super) regions: Arc<Regions>,
     /// The rights that the consumer asked for.
     pub(super) access: AccessFlags,
-    /// The pages of a region for fast registration.
-    pages: Option<Arc<KernelPages>>,
     _reservation: Reservation,
 }
 
@@ -137,7 +135,7 @@ impl Mr {
     /// belongs to a kernel consumer.
     pub(crate) fn dma(
         pd: ArcBorrow<'_, Pd>,
-        proof: KernelOwned,
+        proof: KernelOwned<'_>,
         access: AccessFlags,
     ) -> Result<MrCreated<Self>> {
         let memory = Memory::kernel_virtual(proof, 0, u64::MAX)?;
@@ -152,20 +150,23 @@ impl Mr {
     /// `EINVAL` if that is 0 or more than [`MAX_FAST_REG_PAGES`].
     pub(crate) fn fast_reg(
         pd: ArcBorrow<'_, Pd>,
-        proof: KernelOwned,
+        proof: KernelOwned<'_>,
         shape: Shape,
         max_pages: u32,
     ) -> Result<MrCreated<Self>> {
         if max_pages == 0 || max_pages > MAX_FAST_REG_PAGES {
             return Err(EINVAL);
         }
-        let pages = KernelPages::try_new(proof, shape, max_pages)?;
-        let memory = Memory::KernelPages(pages);
+        let (pages, memory) = KernelPages::try_new(proof, shape, max_pages)?;
         let body = Body {
             valid: false,
             ..Body::new(0, 0, Access::NONE, memory)
         };
-        Ok(Self::insert(pd, Kind::FastReg, None, body, AccessFlags::empty())?.created())
+        let mr = Self::insert(pd, Kind::FastReg, None, body, AccessFlags::empty())?;
+        Ok(MrCreated {
+            pages: Some(pages),
+            ..mr.created()
+        })
     }
 
     /// Replaces the list of pages, and invalidates the old registration if it is still valid. The
@@ -176,7 +177,7 @@ impl Mr {
         let mut result = Err(EINVAL);
         self.region.body.update(|body| {
             body.valid = false;
-            result = sg.map().map(|mapped| {
+            result = sg.map(&mut body.memory).map(|mapped| {
                 body.base = mapped.iova;
                 body.len = mapped.length;
                 mapped.entries
@@ -223,12 +224,6 @@ impl Mr {
         body: Body,
         access: AccessFlags,
     ) -> Result<Arc<Self>> {
-        let pages = match &body.memory {
-            Memory::KernelPages(pages) => Some(pages.clone()),
-            Memory::Pages(_) | Memory::KernelVirtual(_) | Memory::Part(_) | Memory::Paged(_) => {
-                None
-            }
-        };
         let reservation = pd.device().reserve(Resource::Mr)?;
         let region = Region::insert(&pd, kind, key, body)?;
         // From here on dropping the value undoes everything.
@@ -236,7 +231,6 @@ impl Mr {
             region,
             regions: pd.regions().clone(),
             access,
-            pages,
             _reservation: reservation,
         };
         Ok(Arc::new(mr, GFP_KERNEL_ACCOUNT)?)
@@ -247,7 +241,7 @@ impl Mr {
         MrCreated {
             lkey: key,
             rkey: key,
-            pages: self.pages.clone(),
+            pages: None,
             mr: self,
         }
     }
