@@ -17,3 +17,14 @@ pub mod noio;
 pub mod paged;
 pub mod shared_ring;
 pub mod umem;
+
+/// Returns the number of pages of the machine's memory.
+pub fn ram_pages() -> u64 {
+    // SAFETY: The helper has no requirements: it reads a counter.
+    let pages = unsafe { riwarp_helper_totalram_pages() };
+    pages as u64 // CAST: `unsigned long` is 64 bits.
+}
+
+extern "C" {
+    fn riwarp_helper_totalram_pages() -> kernel::ffi::c_ulong;
+}

@@ -90,6 +90,15 @@ impl OwnedQueue {
             Placement::PerCpu | Placement::Unbound | Placement::Softirq => 0, // the default
             Placement::Ordered => 1,
         };
+        Self::limited(name, flags, at_once)
+    }
+
+    /// As [`OwnedQueue::try_new`]; at most `at_once` items run at a time, the others wait.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn limited(name: &CStr, flags: Flags, at_once: i32) -> Result<Self> {
         // SAFETY: The format takes one string, which is given; the name is copied.
         let queue = unsafe {
             bindings::alloc_workqueue_noprof(

@@ -130,7 +130,7 @@ impl Bench {
             |_| (),
         )?;
         let device = rdma.device.clone();
-        let pd = Pd::new(rdma.regions.clone())?;
+        let pd = Pd::new(rdma.regions.clone(), None)?;
         Ok(Self { rdma, device, pd })
     }
 

@@ -50,10 +50,8 @@ use kernel_ext::{
 use crate::{
     device::{
         gid::GidTable,
-        queues::{
-            PagingQueue,
-            Queues, //
-        },
+        paging::Paging,
+        queues::Queues,
         refs::DeviceRef,
         settings::Settings,
         stats::Stats, //
@@ -62,6 +60,7 @@ use crate::{
 
 pub(crate) mod gid;
 pub(crate) mod log;
+pub(crate) mod paging;
 pub(crate) mod queues;
 pub(crate) mod refs;
 pub(crate) mod settings;
@@ -324,8 +323,7 @@ pub(crate) struct Device {
     pub(crate) queues: Arc<Queues>,
     /// Limits what is logged, for all devices.
     log_limit: Arc<RateLimit>,
-    /// The device's own queue, since an item on it may wait forever.
-    pub(crate) paging: PagingQueue,
+    pub(crate) paging: Arc<Paging>,
     /// Dropped last: tells the module that this device is freed.
     _device_ref: DeviceRef,
 }
@@ -353,7 +351,7 @@ impl Device {
                 registered: Atomic::new(false),
                 going: Atomic::new(false),
                 active: Atomic::new(false),
-                paging: PagingQueue::new(&parts.queues)?,
+                paging: Paging::new()?,
                 queues: parts.queues,
                 log_limit: parts.log_limit,
                 _device_ref: parts.device_ref,
@@ -641,7 +639,7 @@ mod tests {
                 Resource::Cq => bench.cq(1).map(drop),
                 Resource::Mr => Mr::fast_reg(pd, kernel_owned(), Shape::Pages, 1).map(drop),
                 Resource::Mw => Mw::new(&pd, MwType::Two).map(drop),
-                Resource::Pd => Pd::new(bench.rdma.regions.clone()).map(drop),
+                Resource::Pd => Pd::new(bench.rdma.regions.clone(), None).map(drop),
                 Resource::Qp => bench.qp(1, &cq).map(Qp::destroy),
                 Resource::Srq => bench.srq(1, 0).map(drop),
             };

@@ -9,12 +9,19 @@
 #include <linux/mmap_lock.h>
 #include <linux/mmu_notifier.h>
 #include <linux/scatterlist.h>
+#include <linux/sched.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
 #include <rdma/ib_umem_odp.h>
+
+void riwarp_helper_cond_resched(void);
+void riwarp_helper_cond_resched(void)
+{
+	cond_resched();
+}
 
 bool riwarp_helper_dma_buf_is_writable(const struct dma_buf *buf);
 bool riwarp_helper_dma_buf_is_writable(const struct dma_buf *buf)
@@ -227,6 +234,12 @@ void riwarp_helper_umem_odp_unlock(struct ib_umem_odp *odp);
 void riwarp_helper_umem_odp_unlock(struct ib_umem_odp *odp)
 {
 	mutex_unlock(&odp->umem_mutex);
+}
+
+unsigned long riwarp_helper_totalram_pages(void);
+unsigned long riwarp_helper_totalram_pages(void)
+{
+	return totalram_pages();
 }
 
 void *riwarp_helper_vmap_for_processes(struct page **pages, unsigned int count);

@@ -26,6 +26,7 @@
 //!
 //! C headers: `include/rdma/ib_umem_odp.h`, `include/linux/mmu_notifier.h`.
 
+mod budget;
 mod pinned;
 
 use super::mem_map::PageList;
@@ -36,6 +37,7 @@ use crate::rdma::types::AccessFlags;
 use crate::sync::BhRevocable;
 use core::ptr::NonNull;
 use kernel::alloc::flags::__GFP_NOWARN;
+use kernel::alloc::flags::__GFP_ZERO;
 use kernel::error::from_err_ptr;
 use kernel::error::to_result;
 use kernel::ffi::c_int;
@@ -49,7 +51,11 @@ use kernel::sync::atomic::Relaxed;
 use kernel::sync::Arc;
 use kernel::time::msecs_to_jiffies;
 
+pub use self::budget::PagedBudget;
+pub use self::budget::PagedLimits;
 pub use self::pinned::PinnedPages;
+
+use self::budget::PagedCharge;
 
 /// The number of pages around a fetched page that are entered in the table if present; a power of
 /// two.
@@ -85,8 +91,10 @@ pub struct Paged {
     /// Offset of the first octet in the first page.
     skip: usize,
     len: u64,
-    /// Dropped last.
+    /// Dropped after the table.
     odp: Odp,
+    /// Dropped last.
+    _charge: PagedCharge,
 }
 
 /// Returns the address of the first page and the number of pages that contain these octets; none if
@@ -132,23 +140,25 @@ impl Paged {
     /// # Errors
     ///
     /// * `EINVAL` if the range is empty or wraps.
-    /// * `ENOMEM`.
+    /// * `ENOMEM` if memory is short, or `budget` does not allow it.
     pub(crate) unsafe fn register(
         device: NonNull<bindings::ib_device>,
-        start: u64,
-        len: u64,
+        (start, len): (u64, u64),
         access: AccessFlags,
+        budget: &Arc<PagedBudget>,
     ) -> Result<Arc<Self>> {
         let begin = usize::try_from(start)?;
         let octets = usize::try_from(len)?;
         let (first, pages) = pages_of(begin, octets).ok_or(EINVAL)?;
+        // CAST: `usize` is 64 bits.
+        let charge = budget.charge(pages as u64)?;
         // First, since it is charged to the process: what `ib_umem_odp_get()` allocates, as much
         // again, is not.
-        let flags = GFP_KERNEL_ACCOUNT | __GFP_NOWARN;
-        let mut table = KVVec::with_capacity(pages, flags)?;
-        for _ in 0..pages {
-            table.push(Atomic::new(0), flags)?;
-        }
+        let flags = GFP_KERNEL_ACCOUNT | __GFP_NOWARN | __GFP_ZERO;
+        let mut table = KVVec::<Atomic<usize>>::with_capacity(pages, flags)?;
+        // SAFETY: `inc_len` requires so many spare elements that are initialized: the vector has
+        // room for `pages`, the allocation is zeroed, and zeroes are an `Atomic` of 0.
+        unsafe { table.inc_len(pages) };
         // Large pages are only a hint for devices.
         // CAST: Flags in an int; every bit keeps its place.
         let access = access.without(AccessFlags::HUGETLB).bits() as c_int;
@@ -166,6 +176,7 @@ impl Paged {
             skip: begin - first,
             len,
             odp,
+            _charge: charge,
         };
         let this = Arc::new(this, GFP_KERNEL_ACCOUNT)?;
         let locked = this.odp.lock();
@@ -271,6 +282,7 @@ impl Paged {
             }
             let stop = end.min((place / PAGE_SIZE + AROUND) * PAGE_SIZE);
             self.learn(place, stop, what)?;
+            may_resched();
             place = stop;
         }
         Ok(())
@@ -340,6 +352,7 @@ impl Paged {
                 });
                 mark_written(&gone);
             }
+            may_resched();
             from = next;
         }
     }
@@ -364,6 +377,7 @@ impl Drop for Paged {
                 }
                 mark_written(&chunk);
                 chunk = [0; STRIDE];
+                may_resched();
             }
         }
         drop(locked);
@@ -389,6 +403,13 @@ fn entry_of(pfn: c_ulong, known: usize) -> usize {
         return 0;
     }
     address | writable
+}
+
+/// Lets other tasks run, in a loop over the pages of a region, of which there may be millions.
+fn may_resched() {
+    // SAFETY: `cond_resched()` requires a context that may sleep: the callers hold no lock but
+    // mutexes.
+    unsafe { riwarp_helper_cond_resched() };
 }
 
 /// Marks the pages that were written to as dirty; they must still be present.
@@ -573,6 +594,7 @@ const HMM_PFN_REQ_FAULT: c_ulong = HMM_PFN_VALID as c_ulong;
 const HMM_PFN_REQ_WRITE: c_ulong = HMM_PFN_WRITE as c_ulong;
 
 extern "C" {
+    fn riwarp_helper_cond_resched();
     fn riwarp_helper_hmm_pfn_address(pfn: c_ulong) -> *mut c_void;
     fn riwarp_helper_interval_read_retry(
         notifier: *mut bindings::mmu_interval_notifier,

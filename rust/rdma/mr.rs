@@ -17,6 +17,7 @@ use crate::mm::mem_map::KernelPages;
 use crate::mm::mem_map::Memory;
 use crate::mm::mem_map::Shape;
 use crate::mm::paged::Paged;
+use crate::mm::paged::PagedBudget;
 use crate::mm::paged::Prefetch;
 use crate::mm::umem::Umem;
 use core::marker::PhantomData;
@@ -58,10 +59,11 @@ impl RegUserMr<'_> {
     /// # Errors
     ///
     /// * `EINVAL` if the range wraps or is empty.
-    /// * `ENOMEM`.
-    pub fn page_on_demand(&self) -> Result<Arc<Paged>> {
+    /// * `ENOMEM` if memory is short, or `budget` does not allow it.
+    pub fn page_on_demand(&self, budget: &Arc<PagedBudget>) -> Result<Arc<Paged>> {
+        let range = (self.start, self.length);
         // SAFETY: The device is registered while one of its verbs runs.
-        unsafe { Paged::register(self.device, self.start, self.length, self.access) }
+        unsafe { Paged::register(self.device, range, self.access, budget) }
     }
 }
 

@@ -4,16 +4,7 @@
 //!
 //! Context: process, unless a function says otherwise.
 
-use kernel::{
-    impl_has_work,
-    new_work,
-    prelude::*,
-    sync::Arc,
-    workqueue::{
-        Work,
-        WorkItem, //
-    }, //
-};
+use kernel::prelude::*;
 use kernel_ext::workqueue::{
     Flags,
     OwnedQueue,
@@ -79,77 +70,4 @@ fn queue(
             mem_reclaim,
         },
     )
-}
-
-/// The queue of a device for copies that wait for a process's memory, possibly forever.
-///
-/// The last reference to a device may be dropped in an item of this queue, which cannot wait for
-/// itself; so the reaper destroys the queue.
-pub(crate) struct PagingQueue {
-    /// Set until the value is dropped.
-    own: Option<Arc<Own>>,
-    queues: Arc<Queues>,
-}
-
-#[pin_data]
-struct Own {
-    queue: OwnedQueue,
-    #[pin]
-    work: Work<Own>,
-}
-
-impl_has_work! {
-    impl HasWork<Self> for Own { self.work }
-}
-
-impl WorkItem for Own {
-    type Pointer = Arc<Self>;
-
-    fn run(this: Arc<Self>) {
-        // The only reference: waits for the items that still run.
-        drop(this);
-    }
-}
-
-impl PagingQueue {
-    /// Makes the queue of one device.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`.
-    pub(crate) fn new(queues: &Arc<Queues>) -> Result<Self> {
-        let queue = queue(c"riwarp_page", Placement::Unbound, false, false)?;
-        let own = Arc::pin_init(
-            pin_init!(Own {
-                queue,
-                work <- new_work!("PagingQueue::work"),
-            }),
-            GFP_KERNEL,
-        )?;
-        Ok(Self {
-            own: Some(own),
-            queues: queues.clone(),
-        })
-    }
-
-    /// Returns the work queue.
-    pub(crate) fn get(&self) -> Option<&OwnedQueue> {
-        Some(&self.own.as_ref()?.queue)
-    }
-
-    /// Waits until all work queued before this call has run.
-    pub(crate) fn flush(&self) {
-        if let Some(queue) = self.get() {
-            queue.flush();
-        }
-    }
-}
-
-impl Drop for PagingQueue {
-    fn drop(&mut self) {
-        if let Some(own) = self.own.take() {
-            // Enqueued here only, so it cannot be pending already.
-            let _ = self.queues.reaper.enqueue(own);
-        }
-    }
 }

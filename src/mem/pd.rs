@@ -15,6 +15,7 @@ use kernel::{
 
 use crate::{
     device::{
+        paging::ContextPaging,
         Device,
         Reservation,
         Resource, //
@@ -36,20 +37,26 @@ impl PdId {
 /// A protection domain.
 pub(crate) struct Pd {
     regions: Arc<Regions>,
+    /// [`None`] for a kernel consumer, whose memory is never paged.
+    paging: Option<Arc<ContextPaging>>,
     id: PdId,
     _reservation: Reservation,
 }
 
 impl Pd {
-    /// Makes a protection domain with a number of its own.
+    /// Makes a protection domain with a number of its own, for the context with this `paging`.
     ///
     /// # Errors
     ///
     /// `ENOMEM` if the device has [`MAX_PD`](crate::device::MAX_PD) of them.
-    pub(crate) fn new(regions: Arc<Regions>) -> Result<Arc<Self>> {
+    pub(crate) fn new(
+        regions: Arc<Regions>,
+        paging: Option<Arc<ContextPaging>>,
+    ) -> Result<Arc<Self>> {
         let pd = Self {
             id: regions.next_pd_id(),
             _reservation: regions.device().reserve(Resource::Pd)?,
+            paging,
             regions,
         };
         Ok(Arc::new(pd, GFP_KERNEL_ACCOUNT)?)
@@ -63,6 +70,11 @@ impl Pd {
     /// Returns the regions of the device, those of other domains among them.
     pub(crate) fn regions(&self) -> &Arc<Regions> {
         &self.regions
+    }
+
+    /// Returns the on-demand paging of its context, if a process has it.
+    pub(crate) fn paging(&self) -> Option<&ContextPaging> {
+        self.paging.as_deref()
     }
 
     /// Returns the number of the domain.

@@ -2,8 +2,8 @@
 
 //! The work items that fetch memory for which a queue pair's streams wait.
 //!
-//! Each direction has its own, since either may take long. Each device has a workqueue for them,
-//! and each item may run in its own thread: a process whose page faults never end blocks only the
+//! Each direction has its own, since either may take long. Each context has a workqueue for them
+//! (`device/paging.rs`): a process whose page faults never end blocks only its own copies, and the
 //! removal of the device.
 //!
 //! Context: process.

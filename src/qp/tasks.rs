@@ -36,12 +36,15 @@ use kernel_ext::{
     }, //
 };
 
-use crate::stream::{
-    owner::StreamOwner,
-    tx::{
-        coalescer::DoorbellAction,
-        send::TcpSender,
-        Tx, //
+use crate::{
+    device::paging::ContextPaging,
+    stream::{
+        owner::StreamOwner,
+        tx::{
+            coalescer::DoorbellAction,
+            send::TcpSender,
+            Tx, //
+        }, //
     }, //
 };
 
@@ -116,14 +119,14 @@ impl StreamOwner for Qp {
     }
 
     fn enqueue_paging_in(self: &Arc<Self>) {
-        if let Some(queue) = self.device.paging.get() {
+        if let Some(queue) = self.pd.paging().and_then(ContextPaging::queue) {
             // If it is queued already, it will see the request.
             let _ = queue.enqueue::<Arc<Self>, PAGING_IN>(self.clone());
         }
     }
 
     fn enqueue_paging_out(self: &Arc<Self>) {
-        if let Some(queue) = self.device.paging.get() {
+        if let Some(queue) = self.pd.paging().and_then(ContextPaging::queue) {
             let _ = queue.enqueue::<Arc<Self>, PAGING_OUT>(self.clone());
         }
     }

@@ -13,14 +13,21 @@ use kernel_ext::rdma::ops::PdOps;
 
 use crate::{
     mem::pd::Pd,
-    verbs::device::RdmaDevice,
+    verbs::{
+        device::RdmaDevice,
+        ucontext::UContext, //
+    },
     Riwarp, //
 };
 
 impl PdOps for Pd {
     type Driver = Riwarp;
 
-    fn alloc(dev: ArcBorrow<'_, RdmaDevice>) -> Result<Arc<Self>> {
-        Self::new(dev.regions.clone())
+    fn alloc(
+        dev: ArcBorrow<'_, RdmaDevice>,
+        context: Option<ArcBorrow<'_, UContext>>,
+    ) -> Result<Arc<Self>> {
+        let paging = context.map(|context| context.paging.clone());
+        Self::new(dev.regions.clone(), paging)
     }
 }

@@ -16,14 +16,17 @@ use kernel_ext::rdma::{
 
 use crate::{
     abi,
-    device::Device,
+    device::{
+        paging::ContextPaging,
+        Device, //
+    },
     verbs::device::RdmaDevice,
     Riwarp, //
 };
 
-/// An open device of a process. Mapped memory belongs to the objects created in the context, so the
-/// context holds only the device.
+/// An open device of a process. Mapped memory belongs to the objects created in the context.
 pub(crate) struct UContext {
+    pub(crate) paging: Arc<ContextPaging>,
     _device: Arc<Device>,
 }
 
@@ -32,6 +35,7 @@ impl UContextOps for UContext {
 
     fn alloc(dev: ArcBorrow<'_, RdmaDevice>, udata: &mut Udata<'_>) -> Result<Arc<Self>> {
         let context = Self {
+            paging: ContextPaging::new(&dev.paging, &dev.queues)?,
             _device: dev.device.clone(),
         };
         let context = Arc::new(context, GFP_KERNEL_ACCOUNT)?;

@@ -2,6 +2,8 @@
 
 //! Protection domains: [`PdOps`], and its trampolines.
 
+use core::ptr::NonNull;
+
 use kernel::{
     error::from_result,
     ffi::c_int,
@@ -23,7 +25,8 @@ use crate::{
         mmap::Mappings,
         object::{
             DriverPart,
-            PdObject, //
+            PdObject,
+            UContextObject, //
         }, //
     }, //
 };
@@ -36,7 +39,7 @@ pub trait PdOps: Sized + Send + Sync + 'static {
     /// The driver.
     type Driver: Driver;
 
-    /// Creates a protection domain.
+    /// Creates a protection domain, for a process in its `context`.
     ///
     /// `ib_device_ops.alloc_pd` (`drivers/infiniband/core/verbs.c`, `uverbs_cmd.c`).
     ///
@@ -45,7 +48,10 @@ pub trait PdOps: Sized + Send + Sync + 'static {
     /// # Errors
     ///
     /// `ENOMEM` if the device has reached its maximum of domains, or memory is short.
-    fn alloc(dev: ArcBorrow<'_, <Self::Driver as Driver>::Device>) -> Result<Arc<Self>>;
+    fn alloc(
+        dev: ArcBorrow<'_, <Self::Driver as Driver>::Device>,
+        context: Option<ArcBorrow<'_, <Self::Driver as Driver>::UContext>>,
+    ) -> Result<Arc<Self>>;
 }
 
 /// `ops.alloc_pd`.
@@ -64,7 +70,16 @@ pub(super) unsafe extern "C" fn alloc_pd<T: Driver>(
         // SAFETY: `device_data` requires a device of `T` that is registered or being registered:
         // that holds while a verb runs.
         let dev = unsafe { device_data::<T::Device>(device) };
-        let data = T::Pd::alloc(dev)?;
+        // SAFETY: A field of `pd`, which is valid; uverbs sets it before the driver sees the object.
+        let user = NonNull::new(unsafe { (*pd).uobject });
+        let context = user.map(|user| {
+            // SAFETY: A field of a valid user object, which never changes.
+            let context = unsafe { (*user.as_ptr()).context };
+            // SAFETY: `data` requires a structure that was filled and is not emptied meanwhile: the
+            // context of a user object was filled before it had any, and is emptied after all.
+            unsafe { UContextObject::<T>::data(context) }
+        });
+        let data = T::Pd::alloc(dev, context)?;
         let driver_part = DriverPart {
             data,
             link: (),

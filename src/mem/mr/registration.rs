@@ -85,7 +85,7 @@ impl Mr {
     /// * `EINVAL` for an empty or wrapping range, and as [`to_rights`].
     /// * `EOPNOTSUPP` as [`to_rights`].
     /// * `ENOMEM` if the device has its maximum number of regions, the process would exceed its
-    ///   limit of pinned memory, or memory is short.
+    ///   limit of pinned memory or of memory that is paged on demand, or memory is short.
     /// * `EFAULT` if the memory is not mapped, or not writable although the rights require it.
     pub(crate) fn register_user(
         pd: ArcBorrow<'_, Pd>,
@@ -93,7 +93,7 @@ impl Mr {
         key: Option<u8>,
     ) -> Result<MrCreated<Self>> {
         let access = to_rights(request.access)?;
-        let memory = memory_of(request)?;
+        let memory = memory_of(&pd, request)?;
         let body = Body::new(request.iova, request.length, access, memory);
         Ok(Self::insert(pd, Kind::User, key, body, request.access)?.created())
     }
@@ -260,8 +260,9 @@ impl Drop for Mr {
 ///
 /// * `EINVAL` for an empty or wrapping range.
 /// * `EOPNOTSUPP` for all memory of the process as one region.
-/// * Those of [`RegUserMr::pin`] and [`RegUserMr::page_on_demand`].
-pub(super) fn memory_of(request: &RegUserMr<'_>) -> Result<Memory> {
+/// * Those of [`RegUserMr::pin`], [`ContextPaging::begin`](crate::device::paging::ContextPaging::begin)
+///   and [`RegUserMr::page_on_demand`].
+pub(super) fn memory_of(pd: &Pd, request: &RegUserMr<'_>) -> Result<Memory> {
     let on_demand = request.access.contains(AccessFlags::ON_DEMAND);
     if on_demand && request.start == 0 && request.length == u64::MAX {
         return Err(EOPNOTSUPP);
@@ -270,7 +271,8 @@ pub(super) fn memory_of(request: &RegUserMr<'_>) -> Result<Memory> {
         return Err(EINVAL);
     }
     let memory = if on_demand {
-        Memory::Paged(request.page_on_demand()?)
+        let budget = pd.paging().ok_or(EINVAL)?.begin()?;
+        Memory::Paged(request.page_on_demand(budget)?)
     } else {
         Memory::Pages(request.pin()?.into_pages()?)
     };

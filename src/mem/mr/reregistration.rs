@@ -62,7 +62,7 @@ impl Mr {
         let access = to_rights(flags)?;
         let new = match request.memory(flags) {
             Some(memory) => {
-                let body = Body::new(memory.iova, memory.length, access, memory_of(&memory)?);
+                let body = Body::new(memory.iova, memory.length, access, memory_of(&pd, &memory)?);
                 let new = Self::insert(pd, Kind::User, None, body, flags)?;
                 self.deregister()?;
                 new

@@ -230,6 +230,68 @@ static void bad_registrations(void)
 	ibv_dealloc_pd(pd);
 }
 
+/* --- memory paged on demand, which no limit of pinned memory counts ---------------------------- */
+
+#define ODP (ALL_RIGHTS | IBV_ACCESS_ON_DEMAND)
+/* The limits of one context (docs/admin.md). */
+#define ODP_REGIONS 4096
+#define ODP_PAGES (1UL << 26)
+
+/* Registers so many pages at an address where nothing is mapped. */
+static struct ibv_mr *reg_nothing(struct ibv_pd *pd, size_t pages)
+{
+	errno = 0;
+	return ibv_reg_mr(pd, (void *)0x10000000UL, pages * PAGE, ODP);
+}
+
+/* Address space costs the process nothing, and the kernel's tables for it what memory costs. */
+static void pages_on_demand_are_limited(void)
+{
+	enum { N = 4 };
+	struct ibv_pd *pd = ibv_alloc_pd(ctx);
+	struct ibv_mr *mr[N];
+
+	check(pd, "preparation: %s", strerror(errno));
+	for (size_t pages = ODP_PAGES + 1; pages * PAGE < 1UL << 46; pages *= 2) {
+		check(!reg_nothing(pd, pages), "%zu pages were registered", pages);
+		check(errno == ENOMEM, "%zu pages: %s", pages, strerror(errno));
+	}
+	/* Many small ones are as good as a large one: what is left is too little for one more. */
+	for (int i = 0; i < N; i++) {
+		mr[i] = reg_nothing(pd, 1 << 18);
+		check(mr[i], "region %d of 2^18 pages: %s", i, strerror(errno));
+	}
+	check(!reg_nothing(pd, ODP_PAGES - (N << 18) + 1), "more than the limit together");
+	check(errno == ENOMEM, "%s", strerror(errno));
+	for (int i = 0; i < N; i++)
+		check(!ibv_dereg_mr(mr[i]), "ibv_dereg_mr");
+	mr[0] = reg_nothing(pd, N << 18);
+	check(mr[0], "once the others are gone: %s", strerror(errno));
+	check(!ibv_dereg_mr(mr[0]), "ibv_dereg_mr");
+	ibv_dealloc_pd(pd);
+}
+
+/* The kernel calls each region that a page is in when it takes the page from the process. */
+static void regions_on_demand_are_limited(void)
+{
+	static struct ibv_mr *mr[ODP_REGIONS];
+	struct ibv_pd *pd = ibv_alloc_pd(ctx);
+
+	check(pd, "preparation: %s", strerror(errno));
+	for (int i = 0; i < ODP_REGIONS; i++) {
+		mr[i] = reg_nothing(pd, 1);
+		check(mr[i], "region %d: %s", i, strerror(errno));
+	}
+	check(!reg_nothing(pd, 1), "one region too many was registered");
+	check(errno == ENOMEM, "%s", strerror(errno));
+	errno = 0;
+	mr[0] = mr[0] && !ibv_dereg_mr(mr[0]) ? reg_nothing(pd, 1) : NULL;
+	check(mr[0], "after one was deregistered: %s", strerror(errno));
+	for (int i = 0; i < ODP_REGIONS; i++)
+		check(!mr[i] || !ibv_dereg_mr(mr[i]), "ibv_dereg_mr");
+	ibv_dealloc_pd(pd);
+}
+
 /* Keys are neither in a row nor repeated soon (RFC 5040, section 8.1.1). */
 static void keys_are_hard_to_guess(void)
 {
@@ -310,6 +372,8 @@ int main(int argc, char **argv)
 	RUN(what_is_reported_can_be_had);
 	RUN(what_was_given_can_be_had_again);
 	RUN(bad_registrations);
+	RUN(pages_on_demand_are_limited);
+	RUN(regions_on_demand_are_limited);
 	RUN(keys_are_hard_to_guess);
 	RUN(busy_objects);
 	RUN(many_objects);

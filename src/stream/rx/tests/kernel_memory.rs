@@ -74,7 +74,7 @@ mod kernel_memory {
     #[test]
     fn a_peer_takes_back_nothing_of_another_domain() -> Result {
         let rig = ConnRig::new()?;
-        let other = Pd::new(rig.bench.rdma.regions.clone())?;
+        let other = Pd::new(rig.bench.rdma.regions.clone(), None)?;
         let (ours, foreign) = (
             Target::new(&rig.bench.pd, rig.qp.serial, 0)?,
             Target::new(&other, rig.qp.serial, 0)?,
