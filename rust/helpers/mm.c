@@ -247,3 +247,9 @@ void *riwarp_helper_vmap_for_processes(struct page **pages, unsigned int count)
 {
 	return vmap(pages, count, VM_USERMAP | VM_MAP_PUT_PAGES, PAGE_KERNEL);
 }
+
+vm_flags_t riwarp_helper_vm_shadow_stack(void);
+vm_flags_t riwarp_helper_vm_shadow_stack(void)
+{
+	return VM_SHADOW_STACK;
+}

@@ -43,6 +43,9 @@ use kernel::error::to_result;
 use kernel::ffi::c_int;
 use kernel::ffi::c_ulong;
 use kernel::ffi::c_void;
+use kernel::mm::virt::flags::WRITE;
+use kernel::mm::virt::vm_flags_t;
+use kernel::mm::MmWithUser;
 use kernel::page::PAGE_MASK;
 use kernel::page::PAGE_SIZE;
 use kernel::prelude::*;
@@ -412,6 +415,49 @@ fn may_resched() {
     unsafe { riwarp_helper_cond_resched() };
 }
 
+/// Returns whether a process may write to its memory of this kind by an ordinary store. To a shadow
+/// stack it may not: the page tables call that writable, and the processor writes to it on calls.
+fn may_write(flags: vm_flags_t, shadow_stack: vm_flags_t) -> bool {
+    flags & (WRITE | shadow_stack) == WRITE
+}
+
+/// Takes from `pfns`, which are the process's pages from `start` on, the right to write where
+/// [`may_write`] says so.
+///
+/// # Errors
+///
+/// `EFAULT` if there are such pages and `what` is [`Prefetch::Write`].
+fn restrict(space: &Space, start: usize, pfns: &mut [c_ulong], what: Prefetch) -> Result {
+    // SAFETY: The helper has no requirements: it returns a constant.
+    let shadow_stack = unsafe { riwarp_helper_vm_shadow_stack() };
+    if shadow_stack == 0 {
+        return Ok(());
+    }
+    // SAFETY: `from_raw` requires an address space that keeps its users, which `space` does.
+    let mm = unsafe { MmWithUser::from_raw(space.0.as_ptr().cast()) };
+    let locked = mm.mmap_read_lock();
+    let (mut area, mut writable) = (0..0, false);
+    for (n, pfn) in pfns.iter_mut().enumerate() {
+        let at = start + n * PAGE_SIZE;
+        if *pfn & HMM_PFN_REQ_WRITE == 0 {
+            continue;
+        }
+        if !area.contains(&at) {
+            (area, writable) = match locked.vma_lookup(at) {
+                Some(vma) => (vma.start()..vma.end(), may_write(vma.flags(), shadow_stack)),
+                None => (at..at + PAGE_SIZE, false),
+            };
+        }
+        if !writable && what == Prefetch::Write {
+            return Err(EFAULT);
+        }
+        if !writable {
+            *pfn &= !HMM_PFN_REQ_WRITE;
+        }
+    }
+    Ok(())
+}
+
 /// Marks the pages that were written to as dirty; they must still be present.
 fn mark_written(entries: &[usize]) {
     for entry in entries.iter().filter(|entry| **entry & WRITTEN != 0) {
@@ -441,7 +487,7 @@ impl Odp {
     ///
     /// As [`Paged::prefetch`].
     fn look(&self, start: usize, pfns: &mut [c_ulong], what: Prefetch) -> Result<OdpGuard<'_>> {
-        let _space = self.space().ok_or(EINVAL)?;
+        let space = self.space().ok_or(EINVAL)?;
         // SAFETY: The field is inside the allocation: by the type's invariant the object is live.
         // No reference to it is made.
         let notifier = unsafe { &raw mut (*self.0.as_ptr()).notifier };
@@ -458,13 +504,15 @@ impl Odp {
             ..Default::default()
         };
         loop {
-            // SAFETY: The notifier is registered, and `_space` keeps its address space; `pfns` has
+            // SAFETY: The notifier is registered, and `space` keeps its address space; `pfns` has
             // room for that many pages.
             let error = unsafe {
                 compat::hmm_range_fault(&mut range, msecs_to_jiffies(FAULT_TIMEOUT_MS) as c_ulong)
             };
             // What the process may not write is no address for that; hmm calls it EPERM.
             to_result(error).map_err(|e| if e == EPERM { EFAULT } else { e })?;
+            // Before the check below: what the process maps there meanwhile, the notifier reports.
+            restrict(&space, start, pfns, what)?;
             let locked = self.lock();
             // SAFETY: `mmu_interval_read_retry()` requires a registered notifier, which this one is
             // as long as the object lives, and the mutex that `invalidate` takes, which `locked`
@@ -611,6 +659,7 @@ extern "C" {
         notifier: *mut bindings::mmu_interval_notifier,
     ) -> *mut bindings::ib_umem_odp;
     fn riwarp_helper_umem_odp_unlock(odp: *mut bindings::ib_umem_odp);
+    fn riwarp_helper_vm_shadow_stack() -> vm_flags_t;
 }
 
 #[kernel::prelude::kunit_tests(riwarp_paged)]
@@ -637,6 +686,21 @@ mod tests {
             (0, usize::MAX, (0, usize::MAX / PAGE + 1)),
         ] {
             assert_eq!(pages_of(begin, len), Some(expected));
+        }
+    }
+
+    #[test]
+    fn shadow_stacks_are_not_written_to() {
+        const READ: vm_flags_t = kernel::mm::virt::flags::READ;
+        const SHADOW_STACK: vm_flags_t = 1 << 40;
+        for (flags, writable) in [
+            (READ, false),
+            (READ | WRITE, true),
+            (WRITE, true),
+            (READ | WRITE | SHADOW_STACK, false),
+            (READ | SHADOW_STACK, false),
+        ] {
+            assert_eq!(may_write(flags, SHADOW_STACK), writable);
         }
     }
 
