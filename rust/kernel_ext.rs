@@ -2,7 +2,7 @@
 
 //! Safe abstractions that the `kernel` crate does not have yet: RDMA core, TCP sockets and their
 //! callbacks, user memory, bottom-half locking, tables under RCU, work queues, counters per CPU,
-//! rate limits, checksums, trace events, files in debugfs.
+//! rate limits, checksums, trace events, files in debugfs, a parameter that is written at any time.
 //!
 //! This crate is the only place of riwarp with unsafe code and with bindings. Paths mirror those of
 //! the `kernel` crate, so that a module can move upstream without a rewrite.
@@ -19,6 +19,7 @@ pub mod compat;
 pub mod crc32c;
 pub mod debugfs;
 pub mod mm;
+pub mod module_param;
 pub mod net;
 pub mod percpu;
 pub mod random;

@@ -79,9 +79,13 @@ use crate::{
     Riwarp, //
 };
 
+mod next;
 mod report;
 
+pub(crate) use next::next_device;
 pub(crate) use report::state_files;
+
+use next::NextDevices;
 
 /// The registry, for callbacks without a context pointer. Filled while the module is in service.
 pub(crate) static REGISTRY: ModuleCell<Registry> = ModuleCell::empty();
@@ -93,6 +97,8 @@ pub(crate) struct Registry {
     entries: SpinLockIrq<KVec<Arc<DeviceEntry>>>,
     /// From the module parameters.
     defaults: Defaults,
+    #[pin]
+    next: NextDevices,
     queues: Arc<Queues>,
     ports: Arc<HeldPorts>,
     refs: Arc<DeviceRefs>,
@@ -147,6 +153,7 @@ impl Registry {
             try_pin_init!(Self {
                 entries <- new_spinlock_irq!(KVec::new()),
                 defaults,
+                next <- NextDevices::new(),
                 queues: Arc::new(Queues::new()?, GFP_KERNEL)?,
                 ports: HeldPorts::new()?,
                 refs: DeviceRefs::new()?,
@@ -165,7 +172,11 @@ impl Registry {
     /// * `EEXIST` if the interface has a device.
     /// * `ENODEV` if the interface has left the namespace meanwhile.
     /// * `ENFILE` if the name is taken.
+    /// * `EADDRINUSE` if the port is taken that [`next_device`] has named for connections without
+    ///   `rdma_cm`.
     fn add(self: &Arc<Self>, name: &CStr, netdev: &NetDevice, kind: DeviceKind) -> Result {
+        let next = self.next.take(netdev);
+        let defaults = next.map_or(self.defaults, |next| next.settings);
         if !device::is_suitable(netdev) {
             refuse(
                 name,
@@ -194,7 +205,7 @@ impl Registry {
                 netdev: netdev.clone(),
                 guid,
                 link,
-                settings: Settings::new(&self.defaults),
+                settings: Settings::new(&defaults),
                 queues: self.queues.clone(),
                 log_limit: self.log_limit.clone(),
                 device_ref: DeviceRef::new(&self.refs),
@@ -205,13 +216,15 @@ impl Registry {
             made = Some(entry);
             // After `enter`: from here on the end of the namespace waits for the device, and so for
             // the held port.
-            if let Err(error) = device.cm.oob_waiters.hold_port(&device.device) {
-                pr_warn!(
+            match device.cm.oob_waiters.hold_port(&device.device) {
+                Ok(()) => {}
+                Err(error) if next.is_some_and(|next| next.names_port) => return Err(error),
+                Err(error) => pr_warn!(
                     "{}: TCP port {} cannot be held ({:?}): no connections without rdma_cm\n",
                     name,
                     device.settings.pairing_port().unwrap_or(0),
                     error
-                );
+                ),
             }
             Ok(device)
         });
@@ -309,6 +322,9 @@ impl Registry {
     ///
     /// Context: any.
     fn netdev_event(&self, event: NetdevEvent, netdev: &NetDevice) {
+        if event == NetdevEvent::Unregister {
+            let _ = self.next.take(netdev);
+        }
         self.with_netdev(netdev, |entry| {
             // NETDEV_UNREGISTER also comes before an interface moves to another namespace; the
             // device does not move with it. If the entry was made too late for that, events in the

@@ -23,6 +23,7 @@ use kernel::prelude::*;
 use kernel_ext::{
     compat::parameter,
     debugfs,
+    module_param::ParamWrites,
     net::{
         self,
         AddrNotifier,
@@ -47,6 +48,7 @@ use crate::{
         MpaRevision, //
     },
     registry::{
+        next_device,
         state_files,
         IbLink,
         Registry,
@@ -140,6 +142,7 @@ struct Module {
     /// If the parameter asks for it. First the link type is given up, then siw may be loaded.
     _siw_name_link: Option<(Pin<KBox<LinkRegistration<SiwNameLink>>>, SiwExclusion)>,
     _files: debugfs::Dir,
+    _writes: ParamWrites,
     _netns: NetnsNotifier<Riwarp>,
     _netdevs: NetdevNotifier<Riwarp>,
     _addrs: AddrNotifier<Riwarp>,
@@ -163,6 +166,7 @@ impl kernel::InPlaceModule for Module {
                 _netdevs: netdevs,
                 _addrs: addrs,
                 _service: service,
+                _writes: ParamWrites::new(next_device)?,
                 // Devices can be made from here on.
                 _siw_name_link: match siw {
                     Some(siw) => {

@@ -43,6 +43,12 @@ struct net *riwarp_helper_dev_get_net(const struct net_device *dev)
 	return maybe_get_net(dev_net_rcu(dev));
 }
 
+struct net_device *riwarp_helper_dev_get_by_name(const char *name);
+struct net_device *riwarp_helper_dev_get_by_name(const char *name)
+{
+	return dev_get_by_name(current->nsproxy->net_ns, name);
+}
+
 void riwarp_helper_dev_hold(struct net_device *dev);
 void riwarp_helper_dev_hold(struct net_device *dev)
 {

@@ -20,6 +20,7 @@ use kernel::ffi::c_ushort;
 use kernel::ffi::c_void;
 use kernel::fmt;
 use kernel::prelude::*;
+use kernel::str::CString;
 
 type RawDevice = bindings::net_device;
 
@@ -27,6 +28,7 @@ extern "C" {
     fn riwarp_helper_dev_addr(dev: *const RawDevice) -> *const c_uchar;
     fn riwarp_helper_dev_addr_len(dev: *const RawDevice) -> c_uint;
     fn riwarp_helper_current_net() -> *mut bindings::net;
+    fn riwarp_helper_dev_get_by_name(name: *const c_char) -> *mut RawDevice;
     fn riwarp_helper_dev_get_net(dev: *const RawDevice) -> *mut bindings::net;
     fn riwarp_helper_dev_hold(dev: *mut RawDevice);
     fn riwarp_helper_dev_ifindex(dev: *const RawDevice) -> c_int;
@@ -93,6 +95,21 @@ impl NetDevice {
         // INVARIANT: The count belongs to the owner that keeps the device valid; `ManuallyDrop`
         // never drops it.
         ManuallyDrop::new(Self(dev))
+    }
+
+    /// Finds a device by a name that it has in the current task's namespace. Context: process, a
+    /// task of a process.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` if there is none, `EINVAL` if `name` has a NUL, `ENOMEM`.
+    pub fn by_name(name: &str) -> Result<Self> {
+        let name = CString::try_from_fmt(fmt!("{name}"))?;
+        // SAFETY: The function requires a C string, and a task that has not ended, by this
+        // function's context.
+        let dev = unsafe { riwarp_helper_dev_get_by_name(name.as_char_ptr()) };
+        // INVARIANT: The count was just taken.
+        Ok(Self(NonNull::new(dev).ok_or(ENODEV)?))
     }
 
     /// Returns the loopback interface of the initial namespace, for tests.

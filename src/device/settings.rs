@@ -3,7 +3,8 @@
 //! Settings of a device that can change while it runs; `verbs::settings` has their files.
 //!
 //! A new value applies to connections that begin afterwards. New devices take theirs from the
-//! module's parameters ([`Defaults`]).
+//! module's parameters ([`Defaults`]), of which some may be replaced for one device
+//! ([`Defaults::replace`]).
 //!
 //! | file | values | meaning |
 //! |---|---|---|
@@ -30,9 +31,12 @@
 //!
 //! Context: process; reading any.
 
-use kernel::sync::atomic::{
-    Atomic,
-    Relaxed, //
+use kernel::{
+    prelude::*,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    }, //
 };
 use kernel_ext::net::SockAddr;
 
@@ -60,6 +64,16 @@ impl MpaRevision {
         }
     }
 
+    /// Reads a number as an administrator writes it.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it is not that of a revision.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let number = text.parse().map_err(|_| EINVAL)?;
+        Self::from_number(number).ok_or(EINVAL)
+    }
+
     /// Returns the number in the frames.
     pub(crate) fn number(self) -> u8 {
         match self {
@@ -83,6 +97,42 @@ pub(crate) struct Defaults {
     pub(crate) ord_limit: DepthLimit,
 }
 
+impl Defaults {
+    /// Replaces the value of a setting, both as the files of a device have them.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if there is no such setting, or it does not take the value.
+    pub(crate) fn replace(&mut self, name: &str, value: &str) -> Result {
+        match name {
+            "crc" => self.crc = parse_switch(value)?,
+            "mpa_rev" => self.mpa_rev = MpaRevision::parse(value)?,
+            "peer_to_peer" => self.peer_to_peer = parse_switch(value)?,
+            "eager_responder" => self.eager_responder = parse_switch(value)?,
+            "extensions" => self.extensions = parse_switch(value)?,
+            "pairing_port" => self.pairing_port = value.parse().map_err(|_| EINVAL)?,
+            "port_offset" => self.port_offset = value.parse().map_err(|_| EINVAL)?,
+            "ird_limit" => self.ird_limit = DepthLimit::parse(value)?,
+            "ord_limit" => self.ord_limit = DepthLimit::parse(value)?,
+            _ => return Err(EINVAL),
+        }
+        Ok(())
+    }
+}
+
+/// Returns whether a word switches on or off.
+///
+/// # Errors
+///
+/// `EINVAL` if it is another word.
+pub(crate) fn parse_switch(text: &str) -> Result<bool> {
+    match text {
+        "1" | "y" | "Y" | "on" => Ok(true),
+        "0" | "n" | "N" | "off" => Ok(false),
+        _ => Err(EINVAL),
+    }
+}
+
 /// A limit of the Reads and atomic operations outstanding on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DepthLimit(u16);
@@ -91,6 +141,16 @@ impl DepthLimit {
     /// Makes it of a number; [`None`] for 0, and beyond what any device supports.
     pub(crate) fn from_number(number: u16) -> Option<Self> {
         (1..=MAX_DEPTH).contains(&number).then_some(Self(number))
+    }
+
+    /// Reads a number as an administrator writes it.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it is none from 1 to the greatest limit.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let number = text.parse().map_err(|_| EINVAL)?;
+        Self::from_number(number).ok_or(EINVAL)
     }
 
     /// Returns the number.
@@ -264,6 +324,63 @@ mod tests {
             let limit = DepthLimit::from_number(number);
             assert_eq!(limit.map(DepthLimit::number), Some(number));
         }
+    }
+
+    #[test]
+    fn switches_take_their_words_and_no_others() {
+        for text in ["1", "y", "Y", "on"] {
+            assert_eq!(parse_switch(text), Ok(true));
+        }
+        for text in ["0", "n", "N", "off"] {
+            assert_eq!(parse_switch(text), Ok(false));
+        }
+        for text in ["", "2", "01", "-1", "yes", "On", "1 ", "1\n", "1x"] {
+            assert_eq!(parse_switch(text), Err(EINVAL));
+        }
+    }
+
+    #[test]
+    fn each_default_is_replaced_by_its_name() {
+        let mut replaced = DEFAULTS;
+        for (name, value) in [
+            ("crc", "0"),
+            ("mpa_rev", "1"),
+            ("peer_to_peer", "off"),
+            ("eager_responder", "y"),
+            ("extensions", "1"),
+            ("pairing_port", "0"),
+            ("port_offset", "65535"),
+            ("ird_limit", "1"),
+            ("ord_limit", "128"),
+        ] {
+            assert_eq!(replaced.replace(name, value), Ok(()));
+        }
+        let expected = Defaults {
+            crc: false,
+            mpa_rev: MpaRevision::One,
+            peer_to_peer: false,
+            eager_responder: true,
+            extensions: true,
+            pairing_port: 0,
+            port_offset: u16::MAX,
+            ird_limit: DepthLimit(1),
+            ord_limit: DepthLimit(MAX_DEPTH),
+        };
+        assert_eq!(replaced, expected);
+        for (name, value) in [
+            ("crc", "2"),
+            ("mpa_rev", "3"),
+            ("pairing_port", "65536"),
+            ("port_offset", "-1"),
+            ("ird_limit", "0"),
+            ("ord_limit", "129"),
+            ("crc", ""),
+            ("", "1"),
+            ("name", "riw0"),
+        ] {
+            assert_eq!(replaced.replace(name, value), Err(EINVAL));
+        }
+        assert_eq!(replaced, expected);
     }
 
     #[test]

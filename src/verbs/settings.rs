@@ -13,6 +13,7 @@ use kernel_ext::rdma::settings::Setting;
 
 use crate::{
     device::settings::{
+        parse_switch,
         DepthLimit,
         MpaRevision, //
     },
@@ -26,7 +27,7 @@ macro_rules! switch {
             name: $name,
             show: |device, out| write!(out, "{}", u8::from(device.settings.$field())),
             store: Some(|device, text| {
-                device.settings.$field.store(parse_bool(text)?, Relaxed);
+                device.settings.$field.store(parse_switch(text)?, Relaxed);
                 Ok(())
             }),
         }
@@ -40,9 +41,7 @@ macro_rules! depth_limit {
             name: $name,
             show: |device, out| write!(out, "{}", device.settings.$get()),
             store: Some(|device, text| {
-                let number = text.parse().map_err(|_| EINVAL)?;
-                let limit = DepthLimit::from_number(number).ok_or(EINVAL)?;
-                device.settings.$set(limit);
+                device.settings.$set(DepthLimit::parse(text)?);
                 Ok(())
             }),
         }
@@ -56,9 +55,7 @@ pub(super) const FILES: &[Setting<RdmaDevice>] = &[
         name: c"mpa_rev",
         show: |device, out| write!(out, "{}", device.settings.mpa_rev().number()),
         store: Some(|device, text| {
-            let number = text.parse().map_err(|_| EINVAL)?;
-            let revision = MpaRevision::from_number(number).ok_or(EINVAL)?;
-            device.settings.set_mpa_rev(revision);
+            device.settings.set_mpa_rev(MpaRevision::parse(text)?);
             Ok(())
         }),
     },
@@ -85,29 +82,3 @@ pub(super) const FILES: &[Setting<RdmaDevice>] = &[
         }),
     },
 ];
-
-fn parse_bool(text: &str) -> Result<bool> {
-    match text {
-        "1" | "y" | "Y" | "on" => Ok(true),
-        "0" | "n" | "N" | "off" => Ok(false),
-        _ => Err(EINVAL),
-    }
-}
-
-#[kernel::prelude::kunit_tests(riwarp_setting_files)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn switches_take_their_words_and_no_others() {
-        for text in ["1", "y", "Y", "on"] {
-            assert_eq!(parse_bool(text), Ok(true));
-        }
-        for text in ["0", "n", "N", "off"] {
-            assert_eq!(parse_bool(text), Ok(false));
-        }
-        for text in ["", "2", "01", "-1", "yes", "On", "1 ", "1\n", "1x"] {
-            assert_eq!(parse_bool(text), Err(EINVAL));
-        }
-    }
-}

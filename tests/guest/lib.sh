@@ -192,6 +192,14 @@ wait_listen() {
 	return 1
 }
 
+# hold_port PORT: starts a TCP program in the initial namespace that listens on PORT.
+hold_port() {
+	start - "$TMP/hold_port" python3 -c 'import signal, socket, sys
+server = socket.create_server(("", int(sys.argv[1])))
+signal.pause()' "$1"
+	wait_listen "$1"
+}
+
 # gone PID: succeeds if the process has ended.
 gone() { ! kill -0 "$1" 2>/dev/null; }
 

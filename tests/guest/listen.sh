@@ -123,6 +123,99 @@ privileged_port() {
 	kill "$server"
 }
 
+NEXT=/sys/module/riwarp/parameters/next_device
+# dummy NAME ADDRESS
+dummy() {
+	ip link add "$1" type dummy
+	ip link set "$1" up
+	ip addr add "$2/24" dev "$1"
+}
+NOBODY=(setpriv --reuid=65534 --regid=65534 --clear-groups)
+# bound NETDEV PORT: whether a socket of this interface listens on the TCP port.
+bound() { ss -Htln "sport = :$2" | grep -q "%$1:$2 "; }
+
+# riwarp-link makes the settings before the device. Else listeners that exist would not get the
+# ports, and a device that shall hold no port would take it. Two run at a time, and each device has
+# its own settings; the next ones have the defaults.
+settings_precede_the_device() {
+	local server both link=/riwarp/utils/riwarp-link dir=/sys/class/infiniband
+	export RIWARP_CONF=$TMP/riwarp.conf
+	cat >"$RIWARP_CONF" <<-END
+		ord_limit = 32
+		pairing_port = 0
+		[d3]
+		name = dev3
+		port_offset = 1000
+		ird_limit = 64
+		[d4]
+		name = dev4
+		port_offset = 2000
+		crc = 0
+	END
+	start - "$TMP/wildcard" rping -s -P -p 7710
+	server=$STARTED
+	eventually 10 listeners 3 || die 'no listener'
+	setting - dev0 pairing_port 0
+	hold_port 24791
+	dummy d3 10.90.3.1
+	dummy d4 10.90.4.1
+	$link add d3 &
+	both=$!
+	$link add d4
+	wait "$both"
+	if dmesg | grep -E 'dev[34]: TCP port .* cannot be held'; then die 'a port that nobody wants'; fi
+	bound d3 8710 && bound d4 9710 || die "no listener with the offset: $(ss -Htln)"
+	if bound d3 7710 || bound d4 7710; then die "listeners without the offset: $(ss -Htln)"; fi
+	[ "$(cat $dir/dev3/{port_offset,ird_limit,ord_limit,crc,pairing_port} | xargs)" = '1000 64 32 1 0' ] ||
+		die "dev3: $(cat $dir/dev3/{port_offset,ird_limit,ord_limit,crc,pairing_port} | xargs)"
+	[ "$(cat $dir/dev4/{port_offset,ird_limit,ord_limit,crc,pairing_port} | xargs)" = '2000 128 32 0 0' ] ||
+		die "dev4: $(cat $dir/dev4/{port_offset,ird_limit,ord_limit,crc,pairing_port} | xargs)"
+	# What librdmacm goes by is what ib_core read when it registered the device.
+	[ "$(python3 -c "$DEPTHS" dev3)" = '64 32' ] || die "depths of dev3: $(python3 -c "$DEPTHS" dev3)"
+	rping -c -a 10.90.3.1 -p 7710 -C 2 -V >"$TMP/rping" 2>&1 || die "rping: $(last_line "$TMP/rping")"
+	$link remove d3
+	$link remove d4
+	# A port that a program has, which the file names.
+	sed -i 's/^pairing_port = 0/pairing_port = 24791/' "$RIWARP_CONF"
+	if $link add d3 >"$TMP/said" 2>&1; then die 'a device without its port'; fi
+	grep -q 'pairing_port of d3 cannot be 24791, a program has this TCP port' "$TMP/said" || die "$(cat "$TMP/said")"
+	link_is_gone - dev3 || die 'a device was left'
+	# Nothing is left for a device that is made otherwise.
+	rdma link add dev3 type "$TYPE" netdev d3
+	[ "$(cat $dir/dev3/{port_offset,ird_limit,ord_limit} | xargs)" = '0 128 128' ] || die 'settings were left'
+	rdma link del dev3
+	kill "$STARTED" "$server"
+	wait "$STARTED" "$server" || true
+	setting - dev0 pairing_port 24791
+	wrong_next_devices
+	ip link del d3
+	ip link del d4
+}
+# What ibv_query_device() says of the depths.
+DEPTHS='
+import sys
+from pyverbs.device import Context
+attr = Context(name=sys.argv[1]).query_device()
+print(attr.max_qp_rd_atom, attr.max_qp_init_rd_atom)
+'
+# What is wrong is refused as a whole, and what was said last counts.
+wrong_next_devices() {
+	local wrong
+	echo 'd3 port_offset=7' >$NEXT
+	for wrong in 'd3 crc=2' 'd3 port_offset=8 crc' 'd3 nosuch=1' 'd3 ird_limit=0' 'd3 =' 'nosuch0 crc=0' ''; do
+		if echo "$wrong" 2>/dev/null >$NEXT; then die "taken: '$wrong'"; fi
+	done
+	rdma link add dev3 type "$TYPE" netdev d3
+	[ "$(cat /sys/class/infiniband/dev3/port_offset)" = 7 ] || die 'not what was written first'
+	rdma link del dev3
+	echo 'd3 port_offset=9' >$NEXT
+	echo d3 >$NEXT
+	rdma link add dev3 type "$TYPE" netdev d3
+	[ "$(cat /sys/class/infiniband/dev3/port_offset)" = 0 ] || die 'not forgotten'
+	rdma link del dev3
+	if "${NOBODY[@]}" sh -c "echo d3 >$NEXT" 2>/dev/null; then die 'anybody may write'; fi
+}
+
 # aim_at KIND PATTERN: aims at the function of the module whose symbol matches.
 aim_at() {
 	local first last
@@ -207,6 +300,7 @@ eventually 10 listeners 2 || die 'no listener in this namespace'
 [ "$TYPE" = siw ] || try one_is_full 90 one_is_full
 [ "$TYPE" = siw ] || try requests_stay 90 requests_stay
 [ "$TYPE" = siw ] || try privileged_port 60 privileged_port
+[ "$TYPE" != riwarp ] || try settings_precede_the_device 90 settings_precede_the_device
 ! can_starve || try no_socket 60 no_socket
 ! can_starve || try no_pages 60 no_pages
 ! can_starve || try no_buffers 90 no_buffers
