@@ -134,6 +134,18 @@ NOBODY=(setpriv --reuid=65534 --regid=65534 --clear-groups)
 # bound NETDEV PORT: whether a socket of this interface listens on the TCP port.
 bound() { ss -Htln "sport = :$2" | grep -q "%$1:$2 "; }
 
+# Two ports of rdma_cm lead to one of TCP after port_offset has changed. The second listener is
+# refused: rdma_cm keeps users apart by its own ports, and the other is another user's.
+ports_of_two_programs() {
+	local rc=0
+	setting - dev0 port_offset 1000
+	"${NOBODY[@]}" within 20 rping -s -P -p $((HERE - 1000)) >"$TMP/second" 2>&1 || rc=$?
+	setting - dev0 port_offset 0
+	[ "$rc" != 0 ] && [ "$rc" != 124 ] || die "the second listener: status $rc"
+	grep -q 'Address already in use' "$TMP/second" || die "the second listener: $(last_line "$TMP/second")"
+	served
+}
+
 # riwarp-link makes the settings before the device. Else listeners that exist would not get the
 # ports, and a device that shall hold no port would take it. Two run at a time, and each device has
 # its own settings; the next ones have the defaults.
@@ -300,6 +312,7 @@ eventually 10 listeners 2 || die 'no listener in this namespace'
 [ "$TYPE" = siw ] || try one_is_full 90 one_is_full
 [ "$TYPE" = siw ] || try requests_stay 90 requests_stay
 [ "$TYPE" = siw ] || try privileged_port 60 privileged_port
+[ "$TYPE" = siw ] || try ports_of_two_programs 60 ports_of_two_programs
 [ "$TYPE" != riwarp ] || try settings_precede_the_device 90 settings_precede_the_device
 ! can_starve || try no_socket 60 no_socket
 ! can_starve || try no_pages 60 no_pages

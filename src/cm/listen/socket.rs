@@ -9,7 +9,9 @@
 //! socket bound to its device's interface, so that every device can have one on the same port.
 //! (Loopback traffic counts as arriving on the interface that has the address:
 //! `__ip_route_output_key_hash_rcu` and `ip6_rcv_core`.) Listeners of several consumers may share
-//! such a socket; [`ListenSockets`] lists them.
+//! such a socket, if they have one port of `rdma_cm`, which decides who may listen there;
+//! [`ListenSockets`] lists them. Two ports of `rdma_cm` that lead to one of TCP, as after a change
+//! of `port_offset`, are two users of it, and TCP refuses the second.
 //!
 //! Locks: the list of shared sockets > a listening socket's `inner` > TCP's socket lock, and
 //! `inner` > a listener's `waiting`. Context: process; callbacks of TCP only queue work.
@@ -338,6 +340,7 @@ enum BindScope {
         ifindex: u32,
         family: Family,
         port: u16,
+        rdma_port: u16,
         v6_only: bool,
     },
 }
@@ -351,6 +354,8 @@ impl BindScope {
 /// The parameters of a listener.
 pub(super) struct ListenParams {
     addr: SockAddr,
+    /// The port that the consumer named.
+    rdma_port: u16,
     v6_only: bool,
     tos: Option<u8>,
     backlog: u16,
@@ -363,8 +368,10 @@ pub(super) struct ListenParams {
 impl ListenParams {
     pub(super) fn new(device: &Device, id: &CmId, backlog: u32) -> Result<Self> {
         let netdev = &device.netdev;
+        let rdma_addr = id.local_addr()?;
         Ok(Self {
-            addr: device.settings.tcp_addr(id.local_addr()?),
+            addr: device.settings.tcp_addr(rdma_addr),
+            rdma_port: rdma_addr.port(),
             v6_only: id.is_v6_only(),
             tos: id.tos(),
             backlog: u16::try_from(backlog).unwrap_or(u16::MAX).max(BACKLOG_MIN),
@@ -379,6 +386,7 @@ impl ListenParams {
         let netdev = &device.netdev;
         Self {
             addr,
+            rdma_port: addr.port(),
             v6_only: true,
             tos: None,
             backlog: BACKLOG_MIN,
@@ -411,6 +419,7 @@ impl ListenParams {
             ifindex: self.ifindex,
             family: self.addr.family(),
             port: self.addr.port(),
+            rdma_port: self.rdma_port,
             v6_only: self.v6_only,
         };
         let device = &listener.cm.device;
