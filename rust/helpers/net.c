@@ -326,6 +326,12 @@ int riwarp_helper_sk_net_refcnt(const struct sock *sk)
 	return sk->sk_net_refcnt;
 }
 
+bool riwarp_helper_sk_port_is_privileged(const struct sock *sk, unsigned short port);
+bool riwarp_helper_sk_port_is_privileged(const struct sock *sk, unsigned short port)
+{
+	return inet_port_requires_bind_service(sock_net(sk), port);
+}
+
 void riwarp_helper_sk_set_memcg(struct sock *sk, struct mem_cgroup *memcg);
 void riwarp_helper_sk_set_memcg(struct sock *sk, struct mem_cgroup *memcg)
 {

@@ -72,6 +72,7 @@ extern "C" {
     fn riwarp_helper_sk_set_memcg(sk: *mut bindings::sock, memcg: *mut bindings::mem_cgroup);
     fn riwarp_helper_sk_net(sk: *const bindings::sock) -> *mut bindings::net;
     fn riwarp_helper_sk_net_refcnt(sk: *const bindings::sock) -> c_int;
+    fn riwarp_helper_sk_port_is_privileged(sk: *const bindings::sock, port: u16) -> bool;
     fn riwarp_helper_sk_make_room(sk: *mut bindings::sock, n: usize);
     fn riwarp_helper_tcp_open_window(sk: *mut bindings::sock);
     fn riwarp_helper_sk_send_copy(
@@ -335,6 +336,13 @@ impl Socket {
         // SAFETY: The helper requires a valid socket, which `self` has; the flag is atomic.
         unsafe { riwarp_helper_sk_bind_without_port(self.sk()) };
         self.bind(addr)
+    }
+
+    /// Returns whether it takes a right to bind a port in the namespace of the socket
+    /// (CAP_NET_BIND_SERVICE). Context: any.
+    pub fn is_privileged(&self, port: u16) -> bool {
+        // SAFETY: The helper requires a valid socket, which `self` has by the type invariant.
+        unsafe { riwarp_helper_sk_port_is_privileged(self.sk(), port) }
     }
 
     /// Starts listening. Context: process.

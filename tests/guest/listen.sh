@@ -146,6 +146,24 @@ ports_of_two_programs() {
 	served
 }
 
+# A listener that is older than the device has an unprivileged port of rdma_cm, which leads to a
+# privileged one of TCP: it does not get that with the rights of who makes the device.
+privileged_port_by_offset() {
+	local server
+	start - "$TMP/nobody" "${NOBODY[@]}" rping -s -P -p 45646
+	server=$STARTED
+	eventually 10 listeners 3 || die "no listener: $(last_line "$TMP/nobody")"
+	dummy d3 10.90.3.1
+	echo 'd3 port_offset=20000' >$NEXT
+	rdma link add dev3 type "$TYPE" netdev d3
+	if ss -Htln 'sport = :111' | grep .; then die 'it has a privileged port'; fi
+	dmesg | grep -q 'dev3: TCP port 111 cannot be bound' || die 'the log does not say so'
+	rdma link del dev3
+	ip link del d3
+	kill "$server"
+	wait "$server" || true
+}
+
 # riwarp-link makes the settings before the device. Else listeners that exist would not get the
 # ports, and a device that shall hold no port would take it. Two run at a time, and each device has
 # its own settings; the next ones have the defaults.
@@ -313,6 +331,7 @@ eventually 10 listeners 2 || die 'no listener in this namespace'
 [ "$TYPE" = siw ] || try requests_stay 90 requests_stay
 [ "$TYPE" = siw ] || try privileged_port 60 privileged_port
 [ "$TYPE" = siw ] || try ports_of_two_programs 60 ports_of_two_programs
+[ "$TYPE" = siw ] || try privileged_port_by_offset 60 privileged_port_by_offset
 [ "$TYPE" != riwarp ] || try settings_precede_the_device 90 settings_precede_the_device
 ! can_starve || try no_socket 60 no_socket
 ! can_starve || try no_pages 60 no_pages

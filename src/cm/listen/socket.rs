@@ -458,19 +458,30 @@ impl ListenParams {
             BindScope::Address => {}
             BindScope::Interface { ifindex, .. } => socket.set_bound_dev(ifindex)?,
         }
-        // `rdma_cm` has checked the right to the port when the program bound it. This task may be
-        // another one, which makes the device.
-        if self.is_held || listener.origin == ListenerOrigin::Unknown {
-            socket.bind_privileged(&self.addr)?;
-        } else {
-            socket.bind(&self.addr)?;
+        match listener.origin {
+            _ if self.is_held => socket.bind_privileged(&self.addr)?,
+            ListenerOrigin::Native | ListenerOrigin::Foreign => socket.bind(&self.addr)?,
+            // This task is another one than the listener's, which makes the device. So
+            // its rights are not those that count.
+            ListenerOrigin::Unknown if self.may_bind(&socket) => {
+                socket.bind_privileged(&self.addr)?;
+            }
+            ListenerOrigin::Unknown => return Err(EACCES),
         }
         Ok(socket)
+    }
+
+    /// Returns whether the listener of another task may have the TCP port: it is not privileged, or
+    /// the port of `rdma_cm` is, to which that has checked the right when it was bound.
+    fn may_bind(&self, socket: &Socket) -> bool {
+        self.rdma_port < PRIVILEGED_PORTS || !socket.is_privileged(self.addr.port())
     }
 }
 
 /// Minimum length of TCP's accept queue. A consumer's backlog counts unanswered requests instead.
 const BACKLOG_MIN: u16 = 128;
+/// The ports of `rdma_cm` that take a right (`PROT_SOCK`), whatever TCP's setting is.
+const PRIVILEGED_PORTS: u16 = 1024;
 /// How many connections are accepted before the steps of connections run again.
 const BUDGET: u32 = 64;
 /// Delay before accepting again after a lack of memory, in milliseconds.
