@@ -404,6 +404,12 @@ impl Device {
         self.registered.load(Relaxed)
     }
 
+    /// Returns whether `ib_core` may be announcing the device to its clients: it is new, or moves
+    /// to another namespace of RDMA devices. Context: any.
+    pub(crate) fn is_being_announced(&self) -> bool {
+        !self.is_registered() || self.link.is_moving()
+    }
+
     /// Returns whether the device is being shut down; then nothing new may begin.
     ///
     /// Context: any.

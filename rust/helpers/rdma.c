@@ -54,6 +54,13 @@ void riwarp_helper_ib_device_get_device(struct ib_device *device)
 	get_device(&device->dev);
 }
 
+bool riwarp_helper_ib_device_is_moving(struct ib_device *device);
+bool riwarp_helper_ib_device_is_moving(struct ib_device *device)
+{
+	/* ib_core holds it for the whole of both, and for nothing else. */
+	return mutex_is_locked(&device->unregistration_lock);
+}
+
 void riwarp_helper_ib_device_put_device(struct ib_device *device);
 void riwarp_helper_ib_device_put_device(struct ib_device *device)
 {

@@ -267,6 +267,20 @@ impl DeviceLink {
         unsafe { bindings::ib_device_put(device) };
     }
 
+    /// Returns whether `ib_core` is moving the device to another namespace of RDMA devices, or
+    /// unregisters it: while it moves, it is taken from all clients, and then announced to them
+    /// again.
+    ///
+    /// Context: any.
+    pub fn is_moving(&self) -> bool {
+        let Some(device) = self.0.try_access() else {
+            return false;
+        };
+        // SAFETY: The helper requires a device that is not freed: it is valid until the pointer is
+        // revoked, which waits for the guard.
+        unsafe { riwarp_helper_ib_device_is_moving(device.0.as_ptr()) }
+    }
+
     /// Returns the current name of the device; an empty one once it is unregistered.
     ///
     /// Context: any.
@@ -494,6 +508,7 @@ pub(super) unsafe extern "C" fn dealloc_driver<T: Driver>(raw: *mut bindings::ib
 
 extern "C" {
     fn riwarp_helper_ib_device_get_device(device: *mut bindings::ib_device);
+    fn riwarp_helper_ib_device_is_moving(device: *mut bindings::ib_device) -> bool;
     fn riwarp_helper_ib_device_put_device(device: *mut bindings::ib_device);
     fn riwarp_helper_ib_device_try_get(device: *mut bindings::ib_device) -> bool;
 }

@@ -19,9 +19,10 @@
 //! `rdma_cm` makes a listener on the wildcard address listen on every device of the host, including
 //! those of other network namespaces and those that appear later. A caller in another namespace
 //! than the device's gets a listener without a socket: no connection could succeed, and the port is
-//! not the caller's. When `rdma_cm` adds existing listeners to a new device, their namespace is
-//! unknown. Such listeners share sockets, tolerate a port in use, and are asked after others;
-//! `rdma_cm` itself rejects a request that reaches the wrong consumer.
+//! not the caller's. When `rdma_cm` adds existing listeners to a device that is new or was moved
+//! (`rdma dev set netns`), their namespace is unknown. Such listeners share sockets, tolerate a
+//! port in use, and are asked after others; `rdma_cm` itself rejects a request that reaches the
+//! wrong consumer.
 //!
 //! Locks: see [`socket`]; a listener's `waiting` and `socket` are innermost, and a connection's
 //! step may take them. A socket and its listeners hold references to each other until
@@ -128,7 +129,7 @@ enum ListenerOrigin {
     Foreign,
     /// Created in the device's network namespace.
     Native,
-    /// Created before the device existed.
+    /// Created before the device existed, or before it moved to another namespace of RDMA devices.
     Unknown,
 }
 
@@ -136,7 +137,7 @@ impl ListenerOrigin {
     /// Returns the origin of the listener that the current task creates. Context: process, the
     /// consumer's.
     fn of_caller(device: &Device) -> Self {
-        if !device.is_registered() {
+        if device.is_being_announced() {
             Self::Unknown
         } else if device.home == NetId::current() {
             Self::Native

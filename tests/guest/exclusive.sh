@@ -48,11 +48,56 @@ foreign_listener_opens_nothing() {
 	ends_down
 }
 
+# A device that moves between the namespaces of RDMA devices is announced to rdma_cm anew, by who
+# moves it. That opens the listeners of its interface's namespace, and not those of the mover; a
+# program that has the TCP port of one of them hides the device from none. (rping's server, which had
+# the device open, cannot use it any more.)
+device_moves_and_comes_back() {
+	local server other
+	netns_add elsewhere
+	netns_add beyond
+	ip link add d0 type dummy
+	NETDEVS_MADE+=(d0)
+	ip link set d0 up
+	address_add - d0 10.90.5.1/24
+	start - "$TMP/server" rping -s -P -p "$PORT"
+	server=$STARTED
+	link_add - moves0 "$TYPE" d0
+	wait_on_device || die "no listener: $(last_line "$TMP/server")"
+	served
+	rdma dev set moves0 netns elsewhere
+	ip netns attach initial $$
+	in_ns elsewhere rdma dev set moves0 netns initial
+	ip netns del initial
+	wait_on_device || die 'the listener is not on the device that was moved from another namespace'
+	# Now the kernel brings it back, when that namespace ends.
+	hold_port $((PORT + 1))
+	ip -n beyond link add d1 type dummy
+	ip -n beyond link set d1 up
+	in_ns beyond rdma link add beyond0 type "$TYPE" netdev d1
+	start beyond "$TMP/other" rping -s -P -p $((PORT + 1))
+	other=$STARTED
+	wait_listen $((PORT + 1)) || die "no listener in another namespace: $(last_line "$TMP/other")"
+	rdma dev set moves0 netns elsewhere
+	netns_del elsewhere
+	eventually 20 link_exists - moves0 || die 'the device has not come back'
+	wait_on_device || die 'the listener is not on the device that the kernel has moved'
+	dmesg | grep -q "moves0: TCP port $((PORT + 1)) cannot be bound" || die 'the port was not taken'
+	kill "$server" "$other"
+	link_del - moves0
+	ip link del d0
+	netns_del beyond
+}
+wait_on_device() { eventually 20 listens_on_d0; }
+listens_on_d0() { ss -Htln "sport = :$PORT" | grep -q '%d0:'; }
+served() { rping -c -a 10.90.5.1 -p "$PORT" -C 2 -V >"$TMP/rping" 2>&1 || die "rping: $(last_line "$TMP/rping")"; }
+
 load_modules "$MODULE" || exit 1
 modprobe -a dummy veth
 rdma system set netns exclusive
 [ "$TYPE" = siw ] || try device_lives_in_its_namespace 60 device_lives_in_its_namespace
 [ "$TYPE" = siw ] || try namespace_exits 60 namespace_exits
 try initial_namespace 30 initial_namespace
+[ "$TYPE" = siw ] || try device_moves_and_comes_back 90 device_moves_and_comes_back
 [ "$TYPE" = siw ] || try foreign_listener 60 foreign_listener_opens_nothing
 finish

@@ -431,7 +431,7 @@ impl ListenParams {
             Err(error) if error != ENOMEM && listener.origin == ListenerOrigin::Unknown => {
                 device.notice(fmt!(
                     "TCP port {} cannot be bound ({error:?}): a program that listened there before the device was \
-                     made gets no connections through it",
+                     made or moved gets no connections through it",
                     self.addr.port()
                 ));
                 Ok(None)
@@ -461,7 +461,7 @@ impl ListenParams {
         match listener.origin {
             _ if self.is_held => socket.bind_privileged(&self.addr)?,
             ListenerOrigin::Native | ListenerOrigin::Foreign => socket.bind(&self.addr)?,
-            // This task is another one than the listener's, which makes the device. So
+            // This task is another one than the listener's, which makes the device or moves it. So
             // its rights are not those that count.
             ListenerOrigin::Unknown if self.may_bind(&socket) => {
                 socket.bind_privileged(&self.addr)?;
