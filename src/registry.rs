@@ -369,9 +369,14 @@ impl Registry {
         }
     }
 
-    /// Removes all devices. Afterwards no work runs for any of them.
-    pub(crate) fn shut_down(&self) {
+    /// Removes all devices. Context: process, without rtnl.
+    pub(crate) fn end_devices(&self) {
         self.end_all(|_| true);
+    }
+
+    /// Waits for what is left of devices that were removed. Afterwards no work runs for any of
+    /// them.
+    pub(crate) fn shut_down(&self) {
         self.refs.wait_empty();
         self.queues.flush();
     }

@@ -129,8 +129,8 @@ pub(crate) struct Riwarp;
 
 /// The loaded module.
 ///
-/// Fields are dropped in order: first what creates devices and delivers events, last the registry,
-/// which ends the devices.
+/// Fields are dropped in order: first what creates devices and what root reads and writes, then the
+/// devices, what delivers events, and last the registry.
 #[pin_data]
 struct Module {
     #[pin]
@@ -143,6 +143,7 @@ struct Module {
     _siw_name_link: Option<(Pin<KBox<LinkRegistration<SiwNameLink>>>, SiwExclusion)>,
     _files: debugfs::Dir,
     _writes: ParamWrites,
+    _devices: AllDevices,
     _netns: NetnsNotifier<Riwarp>,
     _netdevs: NetdevNotifier<Riwarp>,
     _addrs: AddrNotifier<Riwarp>,
@@ -166,6 +167,7 @@ impl kernel::InPlaceModule for Module {
                 _netdevs: netdevs,
                 _addrs: addrs,
                 _service: service,
+                _devices: AllDevices,
                 _writes: ParamWrites::new(next_device)?,
                 // Devices can be made from here on.
                 _siw_name_link: match siw {
@@ -228,6 +230,19 @@ fn depth_limit(name: &str, number: u16) -> Result<DepthLimit> {
         pr_err!("{}={}: not from 1 to 128\n", name, number);
     }
     limit.ok_or(EINVAL)
+}
+
+/// Removes all devices when it is dropped, which may take as long as a peer or a page fault does.
+/// The notifier of namespaces must still be registered: while that is unregistered, the kernel
+/// holds the lock of all namespaces, and none can be created or removed.
+struct AllDevices;
+
+impl Drop for AllDevices {
+    fn drop(&mut self) {
+        if let Some(registry) = REGISTRY.get() {
+            registry.end_devices();
+        }
+    }
 }
 
 /// Publishes the registry and the listening sockets to callbacks while it exists.

@@ -230,4 +230,9 @@ run namespace_exits_under_load 90 namespace_exits_under_load
 run unloaded_under_load/write 90 unloaded_under_load write
 run unloaded_under_load/send 90 unloaded_under_load send
 run unloaded_while_programs_die 90 unloaded_while_programs_die
+if [ "$TYPE" = riwarp ]; then
+	ends_up self
+	UNLOADS=1 relay 100 "$VERBS_DIR/odp" "$IP4_B"
+	ends_down
+fi
 finish

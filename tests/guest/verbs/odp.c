@@ -1708,9 +1708,72 @@ static void the_process_dies(void)
 	world_is_well();
 }
 
+/* Lets a page fault of the device wait, says by which descriptor, and waits to be killed. */
+static void leaves_a_fault(int out)
+{
+	struct pair p;
+	int fd;
+
+	if (!pair_open(&p, NULL) || !prepare(&p, LEN, RIGHTS))
+		_exit(1);
+	fd = faults_wait(remote.buf, LEN);
+	if (fd < 0 || !post(&p.a, IBV_WR_RDMA_WRITE, 1, &local, 0, LEN, remote.buf, remote.mr->rkey) ||
+	    !fault_came(fd) || write(out, &fd, sizeof(fd)) != sizeof(fd))
+		_exit(1);
+	pause();
+	_exit(1);
+}
+
+/*
+ * The module is unloaded while a page fault is under way of a process that is gone. Unloading has to
+ * wait for it, but nobody else: network namespaces come and go. Run alone, since it takes the module
+ * away.
+ */
+static void unloading_holds_up_no_namespace(void)
+{
+	int pipes[2], fd = -1, pidfd;
+	struct pollfd pfd;
+	FILE *unloads = NULL, *others = NULL;
+	pid_t child;
+
+	check(!pipe(pipes), "pipe: %s", strerror(errno));
+	child = fork();
+	if (!child)
+		leaves_a_fault(pipes[1]);
+	close(pipes[1]);
+	pfd = (struct pollfd){ .fd = pipes[0], .events = POLLIN };
+	if (poll(&pfd, 1, 3 * SOON) == 1 && read(pipes[0], &fd, sizeof(fd)) == sizeof(fd)) {
+		pidfd = syscall(SYS_pidfd_open, child, 0);
+		fd = syscall(SYS_pidfd_getfd, pidfd, fd, 0);
+		close(pidfd);
+	}
+	close(pipes[0]);
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+	check(fd >= 0, "no page fault that waits: %s", strerror(errno));
+	unloads = popen("until modprobe -r riwarp 2>/dev/null; do sleep 0.1; done; echo done", "r");
+	/* Unloading waits for the device from then on. */
+	others = popen("while [ \"$(ls -A /sys/class/infiniband)\" ]; do sleep 0.1; done; "
+		       "unshare -n true && sleep 1 && unshare -n true && "
+		       "ls /sys/module | grep -qx riwarp && echo done", "r");
+	if (!unloads || !others || !says_done(others))
+		fail("no network namespace can be created");
+	close(fd);
+	if (unloads && !says_done(unloads))
+		fail("the module is not unloaded");
+	if (others)
+		pclose(others);
+	if (unloads)
+		pclose(unloads);
+}
+
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
+	if (getenv("UNLOADS")) {
+		RUN(unloading_holds_up_no_namespace);
+		return test_end();
+	}
 	RUN(the_process_dies);
 	RUN(what_is_offered);
 	RUN(not_all_memory_as_one_region);
