@@ -11,6 +11,7 @@
 #include <net/addrconf.h>
 #include <net/if_inet6.h>
 #include <net/inet_sock.h>
+#include <net/ip.h>
 #include <net/ipv6.h>
 #include <net/net_namespace.h>
 #include <net/sock.h>
@@ -326,6 +327,21 @@ int riwarp_helper_sk_net_refcnt(const struct sock *sk)
 	return sk->sk_net_refcnt;
 }
 
+bool riwarp_helper_sk_port_is_local(const struct sock *sk, unsigned short port);
+bool riwarp_helper_sk_port_is_local(const struct sock *sk, unsigned short port)
+{
+	int low, high;
+
+	inet_get_local_port_range(sock_net(sk), &low, &high);
+	return low <= port && port <= high;
+}
+
+bool riwarp_helper_sk_port_is_reserved(const struct sock *sk, unsigned short port);
+bool riwarp_helper_sk_port_is_reserved(const struct sock *sk, unsigned short port)
+{
+	return inet_is_local_reserved_port(sock_net(sk), port);
+}
+
 bool riwarp_helper_sk_port_is_privileged(const struct sock *sk, unsigned short port);
 bool riwarp_helper_sk_port_is_privileged(const struct sock *sk, unsigned short port)
 {
@@ -338,6 +354,12 @@ void riwarp_helper_sk_set_memcg(struct sock *sk, struct mem_cgroup *memcg)
 #ifdef CONFIG_MEMCG
 	sk->sk_memcg = memcg;
 #endif
+}
+
+void riwarp_helper_sk_set_port_range(struct sock *sk, unsigned short low, unsigned short high);
+void riwarp_helper_sk_set_port_range(struct sock *sk, unsigned short low, unsigned short high)
+{
+	WRITE_ONCE(inet_sk(sk)->local_port_range, (u32)high << 16 | low);
 }
 
 void riwarp_helper_sk_set_reuse(struct sock *sk, int reuse);

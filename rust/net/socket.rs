@@ -72,6 +72,8 @@ extern "C" {
     fn riwarp_helper_sk_set_memcg(sk: *mut bindings::sock, memcg: *mut bindings::mem_cgroup);
     fn riwarp_helper_sk_net(sk: *const bindings::sock) -> *mut bindings::net;
     fn riwarp_helper_sk_net_refcnt(sk: *const bindings::sock) -> c_int;
+    fn riwarp_helper_sk_port_is_local(sk: *const bindings::sock, port: u16) -> bool;
+    fn riwarp_helper_sk_port_is_reserved(sk: *const bindings::sock, port: u16) -> bool;
     fn riwarp_helper_sk_port_is_privileged(sk: *const bindings::sock, port: u16) -> bool;
     fn riwarp_helper_sk_make_room(sk: *mut bindings::sock, n: usize);
     fn riwarp_helper_tcp_open_window(sk: *mut bindings::sock);
@@ -81,6 +83,7 @@ extern "C" {
         len: usize,
         flags: c_int,
     ) -> c_int;
+    fn riwarp_helper_sk_set_port_range(sk: *mut bindings::sock, low: u16, high: u16);
     fn riwarp_helper_sk_set_reuse(sk: *mut bindings::sock, reuse: c_int);
     fn riwarp_helper_sk_set_v6only(sk: *mut bindings::sock, only: bool);
     fn riwarp_helper_sk_setup(sk: *mut bindings::sock, rcvbuf: c_int);
@@ -336,6 +339,29 @@ impl Socket {
         // SAFETY: The helper requires a valid socket, which `self` has; the flag is atomic.
         unsafe { riwarp_helper_sk_bind_without_port(self.sk()) };
         self.bind(addr)
+    }
+
+    /// Asks TCP to connect the socket from this port, which it then may have for connections to
+    /// other peers too, or from any if it is 0 (`IP_LOCAL_PORT_RANGE`). Only for a socket that is
+    /// bound without a port ([`Socket::bind_without_port`]), and for a port of those that TCP
+    /// chooses. Context: process.
+    pub fn prefer_port(&self, port: u16) {
+        // SAFETY: The helper requires a valid socket, which `self` has by the type invariant.
+        unsafe { riwarp_helper_sk_set_port_range(self.sk(), port, port) };
+    }
+
+    /// Returns whether the port is one of those that TCP may choose in the namespace of the socket
+    /// (`ip_local_port_range`), reserved ones included. Context: any.
+    pub fn is_local_port(&self, port: u16) -> bool {
+        // SAFETY: The helper requires a valid socket, which `self` has by the type invariant.
+        unsafe { riwarp_helper_sk_port_is_local(self.sk(), port) }
+    }
+
+    /// Returns whether TCP never chooses the port in the namespace of the socket
+    /// (`ip_local_reserved_ports`). Context: any.
+    pub fn is_reserved_port(&self, port: u16) -> bool {
+        // SAFETY: The helper requires a valid socket, which `self` has by the type invariant.
+        unsafe { riwarp_helper_sk_port_is_reserved(self.sk(), port) }
     }
 
     /// Returns whether it takes a right to bind a port in the namespace of the socket

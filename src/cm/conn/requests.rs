@@ -40,9 +40,15 @@ use kernel::{
     }, //
 };
 use kernel_ext::{
-    compat::ECONNRESET,
+    compat::{
+        EADDRINUSE,
+        EADDRNOTAVAIL,
+        ECONNRESET, //
+    },
     mm::noio::without_io,
     net::{
+        Connecting,
+        Reuse,
         SockAddr,
         Socket, //
     },
@@ -161,9 +167,11 @@ impl PendingReply {
 ///   more private data than the MPA Request can carry, or addresses of two families.
 /// * `EISCONN`: the queue pair has a connection.
 /// * `ENODEV`: the device is being removed.
-/// * `ENETUNREACH`, `EADDRNOTAVAIL` and others of TCP.
+/// * Those of [`bind_source`].
+/// * `EADDRNOTAVAIL`: there is a connection from this port to this peer.
+/// * `ENETUNREACH` and others of TCP.
 pub(crate) fn connect(cm: ArcBorrow<'_, Cm>, id: CmId, param: &ConnParam<'_>) -> Result {
-    let mut local = id.local_addr()?;
+    let local = id.local_addr()?;
     let remote = cm.device.settings.tcp_addr(id.remote_addr()?);
     if local.family() != remote.family() {
         return Err(EINVAL);
@@ -181,18 +189,64 @@ pub(crate) fn connect(cm: ArcBorrow<'_, Cm>, id: CmId, param: &ConnParam<'_>) ->
     if let Some(tos) = id.tos() {
         socket.set_tos(tos);
     }
-    // The connection manager's port numbers are unknown to TCP, so one of them could be in use
-    // there. TCP chooses the port.
-    local.set_port(0);
-    socket.bind_without_port(&local)?;
+    let source = bind_source(&socket, local)?;
 
     let conn = Conn::new(cm.into(), socket, Actor::new(ConnPhase::Released))?;
     // Holds off steps until this call either fails or owes events.
     let mut actor = conn.actor.lock();
     let bound = qp.bind(conn.clone());
-    conn.begin(&mut actor, qp, bound, &remote, |actor| {
+    let connect = |socket: &Socket| match (socket.connect_nonblock(&remote), source) {
+        (Err(error), SourcePort::Preferred) if error == EADDRNOTAVAIL => {
+            socket.prefer_port(0);
+            socket.connect_nonblock(&remote)
+        }
+        (result, _) => result,
+    };
+    conn.begin(&mut actor, qp, bound, connect, |actor| {
         actor.begin_connecting(Some(id), initiator, request)
     })
+}
+
+/// How a connection got the port that its consumer named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SourcePort {
+    /// The socket is bound to it.
+    Bound,
+    /// TCP takes it when the socket connects, if it can. Otherwise any other does.
+    Preferred,
+}
+
+/// Binds the socket of a connection to the address and the port that its consumer has, which are no
+/// peer's: `port_offset` does not apply.
+///
+/// The port is the program's choice, or that of `rdma_cm` if the program has none; nothing says
+/// which. `rdma_cm` chooses among the ports that TCP also gives to programs, and knows nothing of
+/// theirs, so one of these may be in use, or waits for the last octets of an earlier connection. No
+/// connection may fail for that, so TCP takes another one. That it takes the port as if it had
+/// chosen it leaves the port to programs that connect to other peers. Any other port is the
+/// program's choice, and an error if TCP refuses it.
+///
+/// # Errors
+///
+/// * `EADDRINUSE` if the port is in use, and is none of those that TCP chooses.
+/// * `EACCES` if the current task has no right to it.
+/// * `EADDRNOTAVAIL` and others of TCP.
+fn bind_source(socket: &Socket, local: SockAddr) -> Result<SourcePort> {
+    let port = local.port();
+    let chosen = port == 0 || socket.is_local_port(port);
+    if !chosen || socket.is_reserved_port(port) {
+        // Earlier connections from the port may linger.
+        socket.set_reuse(Reuse::Lingering);
+        match socket.bind(&local) {
+            Err(error) if chosen && error == EADDRINUSE => socket.set_reuse(Reuse::Never),
+            result => return result.map(|()| SourcePort::Bound),
+        }
+    }
+    let mut any_port = local;
+    any_port.set_port(0);
+    socket.bind_without_port(&any_port)?;
+    socket.prefer_port(port);
+    Ok(SourcePort::Preferred)
 }
 
 /// Connects to the peer of an out-of-band search and reports the result to the queue pair.
@@ -220,7 +274,8 @@ pub(crate) fn connect_oob(cm: Arc<Cm>, qp: &Arc<Qp>, oob: &OobConnect) -> Result
         OobTarget::Itself => conn.socket.local_addr()?,
     };
     let bound = qp.bind_oob(conn.clone(), oob);
-    conn.begin(&mut actor, qp.clone(), bound, &to, |actor| {
+    let connect = |socket: &Socket| socket.connect_nonblock(&to);
+    conn.begin(&mut actor, qp.clone(), bound, connect, |actor| {
         actor.begin_connecting(None, initiator, request)
     })
 }
@@ -288,13 +343,13 @@ impl Conn {
         actor: &mut Actor,
         qp: Arc<Qp>,
         bound: Result,
-        remote: &SockAddr,
+        connect: impl FnOnce(&Socket) -> Result<Connecting>,
         enter: impl FnOnce(&mut Actor),
     ) -> Result {
         let begun = bound.and_then(|()| {
             self.qp.populate(BhRevocable::new(qp));
             // A step may wait for the lock.
-            without_io(|| self.socket.connect_nonblock(remote))
+            without_io(|| connect(&self.socket))
         });
         match begun {
             Ok(_) => {
@@ -422,6 +477,16 @@ mod tests {
         bench::Bench,
         device::settings::DepthLimit, //
     };
+    use kernel_ext::net::{
+        bench::{
+            address,
+            eventually,
+            listener,
+            socket, //
+        },
+        Family,
+        TcpState, //
+    };
 
     fn asked(bench: &Bench, ird: u32, ord: u32) -> Result<(u16, u16)> {
         let param = ConnParam {
@@ -431,6 +496,46 @@ mod tests {
             qpn: 2,
         };
         depths(&bench.device, &param).map(|depths| (depths.ird, depths.ord))
+    }
+
+    /// Connects from a port that was named, to a listener; returns the port that the socket has.
+    fn connected_from(port: u16, to: &SockAddr) -> Result<(SourcePort, u16)> {
+        let socket = socket(Family::V4)?;
+        let source = bind_source(&socket, address(Family::V4, port))?;
+        let mut result = socket.connect_nonblock(to);
+        if result.err() == Some(EADDRNOTAVAIL) {
+            socket.prefer_port(0);
+            result = socket.connect_nonblock(to);
+        }
+        result?;
+        eventually(|| socket.state() == TcpState::Established)?;
+        Ok((source, socket.local_addr()?.port()))
+    }
+
+    #[test]
+    fn connection_has_the_port_that_was_named() -> Result {
+        let listener = listener(Family::V4)?;
+        let to = listener.local_addr()?;
+        // Those that TCP chooses are from 32768 to 60999, unless that is changed.
+        assert_eq!(connected_from(7654, &to), Ok((SourcePort::Bound, 7654)));
+        assert_eq!(
+            connected_from(45_678, &to),
+            Ok((SourcePort::Preferred, 45_678))
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn port_in_use_is_an_error_if_only_the_program_can_have_named_it() -> Result {
+        let listener = listener(Family::V4)?;
+        let to = listener.local_addr()?;
+        // TCP chooses such ports only, so that of the listener is one.
+        let (source, port) = connected_from(to.port(), &to)?;
+        assert!(source == SourcePort::Preferred && port != to.port());
+        let other = socket(Family::V4)?;
+        other.bind(&address(Family::V4, 7655))?;
+        assert_eq!(connected_from(7655, &to), Err(EADDRINUSE));
+        Ok(())
     }
 
     /// No consumer gets more outstanding Reads than the device supports (RFC 5040, section 8.1.1;

@@ -390,11 +390,15 @@ struct rdma_cm_id *cm_resolved_id(struct rdma_event_channel *ch, int port)
 	return cm_resolved_id_to(ch, NULL, port);
 }
 
+int source_port;
+
 struct rdma_cm_id *cm_resolved_id_to(struct rdma_event_channel *ch, const char *host, int port)
 {
 	struct sockaddr_storage dst, src = test_addr;
 	struct rdma_cm_id *id;
 
+	if (source_port)
+		addr_with_port(&src, source_port);
 	addr_with_port(&dst, port);
 	if (host && inet_pton(AF_INET, host, &((struct sockaddr_in *)&dst)->sin_addr) != 1 &&
 	    inet_pton(AF_INET6, host, &((struct sockaddr_in6 *)&dst)->sin6_addr) != 1) {
@@ -405,8 +409,12 @@ struct rdma_cm_id *cm_resolved_id_to(struct rdma_event_channel *ch, const char *
 		fail("rdma_create_id: %s", strerror(errno));
 		return NULL;
 	}
+	/* Ids may share the source port, and differ in the destination. */
+	if (source_port && rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &(int){ 1 },
+					   sizeof(int)))
+		fail("rdma_set_option: %s", strerror(errno));
 	if (rdma_resolve_addr(id, (void *)&src, (void *)&dst, 2000)) {
-		fail("rdma_resolve_addr: %s", strerror(errno));
+		fail("rdma_resolve_addr from port %d: %s", source_port, strerror(errno));
 	} else if (cm_expect(ch, RDMA_CM_EVENT_ADDR_RESOLVED)) {
 		if (rdma_resolve_route(id, 2000))
 			fail("rdma_resolve_route: %s", strerror(errno));

@@ -201,6 +201,8 @@ bool cm_expect(struct rdma_event_channel *ch, enum rdma_cm_event_type type);
 struct rdma_cm_id *cm_listening_id(struct rdma_event_channel *ch, int port, int backlog);
 /* Makes an id whose route to the device is resolved; NULL (and the case has failed) on error. */
 struct rdma_cm_id *cm_resolved_id(struct rdma_event_channel *ch, int port);
+/* The port to which these bind their ids; 0: rdma_cm chooses it. */
+extern int source_port;
 /* The same towards another address (NULL: the device's own). */
 struct rdma_cm_id *cm_resolved_id_to(struct rdma_event_channel *ch, const char *host, int port);
 /*

@@ -568,6 +568,193 @@ static void the_way_is_gone(void)
 	world_is_well();
 }
 
+/* --- the client's port ------------------------------------------------------------------------ */
+
+static struct rdma_event_channel *requests;
+
+/*
+ * Asks for a connection, and returns the server's id of it. From a port that it has chosen itself, a
+ * program has to wait until its last connection to that server has closed.
+ */
+static struct rdma_cm_id *request_from(struct attempt *t, int port)
+{
+	struct rdma_conn_param param = { .initiator_depth = 1, .responder_resources = 1 };
+	int64_t end = now_ms() + SOON;
+	struct rdma_cm_event *ev;
+	struct rdma_cm_id *id = NULL;
+
+	if (!attempt_prepare(t, port))
+		return NULL;
+	while (rdma_connect(t->id, &param)) {
+		if (errno != EADDRNOTAVAIL || now_ms() > end) {
+			fail("rdma_connect from port %d: %s", source_port, strerror(errno));
+			return NULL;
+		}
+		sleep_ms(10);
+	}
+	ev = cm_event(requests, SOON);
+	if (ev && ev->event == RDMA_CM_EVENT_CONNECT_REQUEST)
+		id = ev->id;
+	else
+		fail("no request from port %d", source_port);
+	if (ev)
+		rdma_ack_cm_event(ev);
+	return id;
+}
+
+static int port_of_client(struct rdma_cm_id *id) { return ntohs(rdma_get_dst_port(id)); }
+
+/* Another port each time: the server sees the one that the client's id names. */
+static void ports_that_rdma_cm_chooses(int port)
+{
+	for (int i = 0; i < 4; i++) {
+		struct attempt t = { 0 };
+		struct rdma_cm_id *id = request_from(&t, port);
+
+		must(id);
+		check(port_of_client(id) == ntohs(rdma_get_src_port(t.id)),
+		      "the id names port %d, the server sees %d", ntohs(rdma_get_src_port(t.id)),
+		      port_of_client(id));
+		rdma_destroy_id(id);
+		attempt_end(&t);
+	}
+}
+
+/* The same port again and again, whichever end has closed the connection before. */
+static void port_that_the_program_chooses(int port)
+{
+	for (int i = 0; i < 6; i++) {
+		struct attempt t = { 0 };
+		struct rdma_cm_id *id = request_from(&t, port);
+
+		must(id);
+		check(port_of_client(id) == source_port, "bound to port %d, the server sees %d",
+		      source_port, port_of_client(id));
+		if (i % 2)
+			attempt_end(&t);
+		rdma_reject(id, NULL, 0);
+		rdma_destroy_id(id);
+		if (!(i % 2)) {
+			must(attempt_result(&t, SOON));
+			attempt_end(&t);
+		}
+	}
+}
+
+/* One port for connections to two servers, at the same time. */
+static void two_servers_from_one_port(int port, int other)
+{
+	struct attempt t[2] = { 0 };
+	struct rdma_cm_id *id[2];
+
+	for (int i = 0; i < 2; i++) {
+		id[i] = request_from(&t[i], i ? other : port);
+		must(id[i]);
+		check(port_of_client(id[i]) == source_port, "connection %d from port %d", i,
+		      port_of_client(id[i]));
+	}
+	for (int i = 0; i < 2; i++) {
+		rdma_destroy_id(id[i]);
+		attempt_end(&t[i]);
+	}
+}
+
+/* Runs a case with servers on two ports. */
+static void with_servers(void (*body)(int port, int other))
+{
+	struct rdma_cm_id *ids[2];
+	int ports[2] = { next_port(), next_port() };
+
+	requests = rdma_create_event_channel();
+	for (int i = 0; i < 2; i++) {
+		ids[i] = cm_listening_id(requests, ports[i], 8);
+		must(ids[i]);
+	}
+	body(ports[0], ports[1]);
+	source_port = 0;
+	for (int i = 0; i < 2; i++)
+		rdma_destroy_id(ids[i]);
+	rdma_destroy_event_channel(requests);
+}
+
+static void source_ports(int port, int other)
+{
+	ports_that_rdma_cm_chooses(port);
+	must(!test_failed());
+	source_port = next_port();
+	port_that_the_program_chooses(port);
+	must(!test_failed());
+	two_servers_from_one_port(port, other);
+}
+static void the_clients_port(void) { with_servers(source_ports); }
+
+/* Listens by TCP on the device's address. */
+static int tcp_listener(int port)
+{
+	struct sockaddr_storage addr;
+	int fd;
+
+	addr_with_port(&addr, port);
+	fd = socket(addr.ss_family, SOCK_STREAM, 0);
+	if (bind(fd, (void *)&addr, sizeof(addr)) || listen(fd, 1))
+		fail("TCP port %d: %s", port, strerror(errno));
+	return fd;
+}
+
+static void write_text(const char *path, const char *text)
+{
+	FILE *file = fopen(path, "w");
+
+	if (!file || fputs(text, file) == EOF || fclose(file))
+		fail("%s: %s", path, strerror(errno));
+}
+
+/*
+ * A port that a TCP program has: an error if only the program can have chosen it. rdma_cm may have
+ * chosen one of those that TCP chooses itself, so the connection gets another one. One of these that
+ * is reserved is the program's.
+ */
+static void taken_source_ports(int port, int other)
+{
+	static const char reserved[] = "/proc/sys/net/ipv4/ip_local_reserved_ports";
+	struct rdma_conn_param param = { .initiator_depth = 1, .responder_resources = 1 };
+	struct attempt t = { 0 };
+	struct rdma_cm_id *id;
+	int fd;
+
+	source_port = next_port();
+	fd = tcp_listener(source_port);
+	must(attempt_prepare(&t, port));
+	check(rdma_connect(t.id, &param) && errno == EADDRINUSE, "port %d: %s", source_port,
+	      strerror(errno));
+	attempt_end(&t);
+	close(fd);
+	source_port = 45678;
+	fd = tcp_listener(source_port);
+	id = request_from(&t, other);
+	must(id);
+	check(port_of_client(id) != source_port, "the port of a TCP program");
+	rdma_destroy_id(id);
+	attempt_end(&t);
+	write_text(reserved, "45678");
+	id = request_from(&t, other);
+	if (id) {
+		check(port_of_client(id) != source_port, "the reserved port of a TCP program");
+		rdma_destroy_id(id);
+	}
+	attempt_end(&t);
+	close(fd);
+	id = request_from(&t, other);
+	if (id) {
+		check(port_of_client(id) == source_port, "not the reserved port, but %d",
+		      port_of_client(id));
+		rdma_destroy_id(id);
+	}
+	attempt_end(&t);
+	write_text(reserved, "\n");
+}
+static void clients_port_taken_by_tcp(void) { with_servers(taken_source_ports); }
+
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
@@ -592,5 +779,7 @@ int main(int argc, char **argv)
 	RUN(accepted_and_rejected);
 	RUN(requests_come_in_order);
 	RUN(more_requests_than_the_backlog);
+	RUN(the_clients_port);
+	RUN(clients_port_taken_by_tcp);
 	return test_end();
 }
