@@ -94,7 +94,7 @@ pub struct ConnectReply<'a> {
     pub status: Result,
     /// Private data from the peer's consumer.
     pub private_data: &'a [u8],
-    /// The IRD of the peer.
+    /// The IRD of the peer, as far as this end may use it.
     pub ird: u32,
     /// The ORD of the peer.
     pub ord: u32,

@@ -324,9 +324,10 @@ impl Conn {
         let Some(id) = &actor.id else {
             return Ok(());
         };
+        // Depths from the peer's view. Of its inbound queue, what the consumer's Reads may use: the
+        // consumer may have asked for less. Without negotiation, assume that the peer agrees.
+        let ird = rules.depths.ord;
         let peer = rules.peer_depths;
-        // Without negotiation, assume that the peer agrees.
-        let ird = peer.and_then(|peer| peer.ird).unwrap_or(rules.depths.ord);
         let ord = peer.and_then(|peer| peer.ord).unwrap_or(rules.depths.ird);
         id.connect_reply(&ConnectReply {
             status: Ok(()),

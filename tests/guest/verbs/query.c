@@ -145,6 +145,24 @@ PAIR_CASE(the_current_state_must_be_right)
 	check(!rc, "of its own: %s", strerror(rc));
 }
 
+/* Waits for the event of a connection, which promises no more than the queue pair takes. */
+static bool established_with(struct rdma_event_channel *ch, int ord, int ird)
+{
+	struct rdma_cm_event *ev = cm_event(ch, SOON);
+	struct rdma_conn_param *conn;
+
+	if (!ev || ev->event != RDMA_CM_EVENT_ESTABLISHED) {
+		fail("not established");
+		return false;
+	}
+	conn = &ev->param.conn;
+	if (conn->initiator_depth != ord || conn->responder_resources != ird)
+		fail("established with ORD %d and IRD %d, told as %d and %d", ord, ird,
+		     conn->initiator_depth, conn->responder_resources);
+	rdma_ack_cm_event(ev);
+	return !test_failed();
+}
+
 /* The peer's IRD limits the ORD, and its ORD the IRD. */
 static void depths(int a_ord, int a_ird, int b_ord, int b_ird)
 {
@@ -161,7 +179,7 @@ static void depths(int a_ord, int a_ird, int b_ord, int b_ird)
 	struct ibv_qp_attr attr;
 	struct ibv_pd *pd = ibv_alloc_pd(ctx);
 	struct ibv_cq *cq = ibv_create_cq(ctx, 16, NULL, NULL, 0);
-	int p = next_port();
+	int p = next_port(), a_reads, b_reads;
 
 	init.send_cq = init.recv_cq = cq;
 	addr_with_port(&addr, p);
@@ -183,8 +201,11 @@ static void depths(int a_ord, int a_ird, int b_ord, int b_ird)
 	param.responder_resources = b_ird;
 	check(!rdma_create_qp(sid, pd, &init) && !rdma_accept(sid, &param), "accepting: %s",
 	      strerror(errno));
-	must(cm_expect(cch, RDMA_CM_EVENT_ESTABLISHED));
-	must(cm_expect(lch, RDMA_CM_EVENT_ESTABLISHED));
+	a_reads = a_ord < b_ird ? a_ord : b_ird;
+	b_reads = b_ord < a_ird ? b_ord : a_ird;
+	must(established_with(cch, a_reads, b_reads));
+	/* The message with which the initiator starts the stream might be a Read. */
+	must(established_with(lch, b_reads, a_reads ? a_reads : 1));
 	check(!ibv_query_qp(cid->qp, &attr, QUERY, &init), "ibv_query_qp");
 	check(attr.max_rd_atomic <= b_ird, "the initiator's ORD is %d, the responder's IRD %d",
 	      attr.max_rd_atomic, b_ird);
@@ -205,7 +226,8 @@ static void depths(int a_ord, int a_ird, int b_ord, int b_ird)
 static void depths_are_negotiated(void)
 {
 	static const int table[][4] = { { 1, 1, 1, 1 },	  { 8, 4, 16, 2 }, { 2, 16, 3, 16 },
-					{ 16, 3, 3, 16 }, { 5, 7, 7, 5 } };
+					{ 16, 3, 3, 16 }, { 5, 7, 7, 5 },  { 0, 16, 16, 16 },
+					{ 16, 0, 16, 16 }, { 0, 0, 0, 0 } };
 
 	for (size_t i = 0; i < ARRAY_SIZE(table) && !test_failed(); i++)
 		depths(table[i][0], table[i][1], table[i][2], table[i][3]);
