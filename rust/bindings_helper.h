@@ -32,6 +32,7 @@
 #include <net/netlink.h>
 #include <net/sock.h>
 #include <net/tcp.h>
+#include <rdma/ib_sysfs.h>
 #include <rdma/ib_umem.h>
 #include <rdma/ib_umem_odp.h>
 #include <rdma/ib_user_verbs.h>

@@ -13,6 +13,7 @@ use kernel_ext::{
     compat::this_module,
     rdma::{
         ops::Driver,
+        port_counters::PortCounter,
         settings::Setting, //
     }, //
 };
@@ -41,6 +42,7 @@ pub(crate) mod device;
 mod mr;
 mod mw;
 mod pd;
+mod port_counters;
 mod qp;
 mod settings;
 mod srq;
@@ -63,4 +65,5 @@ impl Driver for Riwarp {
     const OWNER: &'static ThisModule = this_module!();
     const SETTINGS: &'static [Setting<RdmaDevice>] = settings::FILES;
     const COUNTERS: &'static [&'static CStr] = Stats::NAMES;
+    const PORT_COUNTERS: &'static [PortCounter<RdmaDevice>] = port_counters::FILES;
 }

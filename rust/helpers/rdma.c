@@ -9,6 +9,7 @@
 #include <linux/skbuff.h>
 #include <linux/sysfs.h>
 #include <net/netlink.h>
+#include <rdma/ib_sysfs.h>
 #include <rdma/ib_verbs.h>
 #include <rdma/rdma_netlink.h>
 #include <rdma/uverbs_ioctl.h>
@@ -45,6 +46,26 @@ riwarp_helper_device_attribute_init(struct device_attribute *attr,
 	attr->attr.mode = store ? 0644 : 0444;
 	attr->show = show;
 	attr->store = store;
+	return &attr->attr;
+}
+
+struct attribute *
+riwarp_helper_ib_port_attribute_init(struct ib_port_attribute *attr,
+				     const char *name,
+				     ssize_t (*show)(struct ib_device *, u32,
+						     struct ib_port_attribute *,
+						     char *));
+struct attribute *
+riwarp_helper_ib_port_attribute_init(struct ib_port_attribute *attr,
+				     const char *name,
+				     ssize_t (*show)(struct ib_device *, u32,
+						     struct ib_port_attribute *,
+						     char *))
+{
+	sysfs_attr_init(&attr->attr);
+	attr->attr.name = name;
+	attr->attr.mode = 0444;
+	attr->show = show;
 	return &attr->attr;
 }
 

@@ -24,6 +24,7 @@ use super::ops::table;
 use super::ops::DeviceOps;
 use super::ops::Driver;
 use super::ops::Provider;
+use super::port_counters::PortCounterGroup;
 use super::settings::SettingGroup;
 use super::types::LinkSpeed;
 use super::types::NodeType;
@@ -62,6 +63,8 @@ struct DeviceTail<D: 'static> {
     link: DeviceLink,
     /// Dropped by `ops.dealloc_driver`, when sysfs no longer refers to it.
     settings: SettingGroup<D>,
+    /// The same.
+    port_counters: PortCounterGroup<D>,
     counters: Counters,
 }
 
@@ -382,6 +385,7 @@ impl<T: Driver> Registration<T> {
             link.0.revoke();
         });
         let settings = SettingGroup::try_new(T::SETTINGS)?;
+        let port_counters = PortCounterGroup::try_new(T::PORT_COUNTERS)?;
         let counters = Counters::try_new(T::COUNTERS)?;
         let data = make(link.clone(), net.id())?;
 
@@ -389,6 +393,7 @@ impl<T: Driver> Registration<T> {
             data,
             link,
             settings,
+            port_counters,
             counters,
         };
         // From here on `ops.dealloc_driver` closes the link; `undo` calls it as well.
@@ -449,9 +454,10 @@ unsafe fn describe<T: Driver>(
 ) {
     // SAFETY: `driver_part` requires a driver part that is filled in and stays: the caller
     // guarantees both, since nothing else refers to the device.
-    let group = unsafe { driver_part::<T::Device>(raw) }.settings.as_raw();
+    let driver_part = unsafe { driver_part::<T::Device>(raw) };
     let ops = bindings::ib_device_ops {
-        device_group: group,
+        device_group: driver_part.settings.as_raw(),
+        port_groups: driver_part.port_counters.as_raw(),
         ..table::<T>(identity.provider)
     };
     // SAFETY: `ib_set_device_ops()` requires a device that is not registered, which the caller
@@ -503,7 +509,7 @@ pub(super) unsafe extern "C" fn dealloc_driver<T: Driver>(raw: *mut bindings::ib
     // function's `# Safety`.
     let name = unsafe { IbDeviceName::read(raw) };
     driver_part.data.dealloc(&name);
-    // The settings are dropped here: sysfs no longer refers to them.
+    // The settings and counters are dropped here: sysfs no longer refers to them.
 }
 
 extern "C" {

@@ -53,6 +53,7 @@ use kernel::prelude::*;
 
 use super::{
     iw_cm::CmOps,
+    port_counters::PortCounter,
     settings::Setting,
     types::{
         Owner, //
@@ -131,6 +132,8 @@ pub trait Driver: Sized + Send + Sync + 'static {
     const SETTINGS: &'static [Setting<Self::Device>] = &[];
     /// The names of the port's counters.
     const COUNTERS: &'static [&'static CStr] = &[];
+    /// Counts of the port in sysfs, under `/sys/class/infiniband/<device>/ports/1/counters/`.
+    const PORT_COUNTERS: &'static [PortCounter<Self::Device>] = &[];
 }
 
 /// Which provider library serves the processes of a device.

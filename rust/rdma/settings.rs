@@ -134,12 +134,26 @@ unsafe extern "C" fn show<D: 'static>(
     // SAFETY: `device_data` requires a device of `D` that stays registered: it is one, by this
     // function's `# Safety`, and unregistering waits in sysfs for this call.
     let dev = unsafe { device_data::<D>(dev) };
-    // SAFETY: `from_raw_parts_mut` requires that many octets that nothing else uses: sysfs provides
-    // a page for this call, by this function's `# Safety`.
+    // SAFETY: `emit` requires a page that nothing else uses: sysfs provides one for this call, by
+    // this function's `# Safety`.
+    unsafe { emit(buffer, |out| (setting.show)(dev, out)) }
+}
+
+/// Writes the text of a file, and a newline, into the page of sysfs; returns the length, or the
+/// negative `EIO`.
+///
+/// # Safety
+///
+/// `buffer` must be a page that nothing else uses during the call.
+pub(super) unsafe fn emit(
+    buffer: *mut c_char,
+    text: impl FnOnce(&mut dyn fmt::Write) -> fmt::Result,
+) -> isize {
+    // SAFETY: `from_raw_parts_mut` requires that many octets that nothing else uses: the caller
+    // guarantees a page.
     let buffer = unsafe { core::slice::from_raw_parts_mut(buffer, PAGE_SIZE) };
     let mut writer = Formatter::new(buffer);
-    let done =
-        (setting.show)(dev, &mut writer).and_then(|()| fmt::Write::write_str(&mut writer, "\n"));
+    let done = text(&mut writer).and_then(|()| fmt::Write::write_str(&mut writer, "\n"));
     match done {
         // CAST: At most a page.
         Ok(()) => writer.bytes_written() as isize,

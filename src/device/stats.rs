@@ -31,7 +31,8 @@ impl Counter {
         self.0.add(n);
     }
 
-    fn get(&self) -> u64 {
+    /// Returns the count.
+    pub(crate) fn get(&self) -> u64 {
         self.0.sum()
     }
 }

@@ -508,6 +508,40 @@ depths_are() {
 		ibv_devinfo -v -d set0 | grep -q "max_qp_init_rd_atom:[[:space:]]*$2\$"
 }
 
+# By the names of InfiniBand adapters, where collectors of metrics look: what docs/counters.md says of
+# each is true, and the files of a device of another driver are as without one of riwarp.
+port_counters() {
+	local dir=/sys/class/infiniband/l0/ports/1/counters name counter unit n=0 beside=''
+	[ "$TYPE" != siw ] || skip_case 'the kernel'"'"'s siw has none'
+	ip addr add 10.70.0.1/32 dev lo
+	ip link add d0 type dummy
+	! modprobe rdma_rxe || {
+		rdma link add x0 type rxe netdev d0
+		beside=$(cd /sys/class/infiniband/x0/ports/1 && find . | sort)
+	}
+	rdma link add l0 type "$TYPE" netdev lo
+	[ "$(cat $dir/* | sort -u)" = 0 ] || die "$(grep . $dir/*)"
+	[ "$(stat -c '%a %U' $dir/* | sort -u)" = '444 root' ] || die "$(ls -l $dir)"
+	eventually 5 link_state_is - l0 ACTIVE || die "$(rdma link show)"
+	NS_A=- NS_B=- IP4_B=10.70.0.1
+	for _ in 1 2 3; do rping_pair 4 5 -S 4000; done
+	nothing_left 10 qp
+	while read -r name counter unit; do
+		n=$((n + 1))
+		eventually 5 counts_as "$dir/$name" "$counter" "${unit:-1}" ||
+			die "$name is $(cat "$dir/$name"), $counter $(counter l0 "$counter")"
+	done < <(sed -n 's/^| `\(\w*\)` | `\(\w*\)`\(, in units of \([0-9]*\) octets\)\? |.*/\1 \2 \4/p' /riwarp/docs/counters.md)
+	[ "$n" = "$(find $dir -type f | wc -l)" ] || die "$n of the page, $(ls $dir)"
+	[ "$(cat $dir/port_xmit_data)" -gt 1000 ] && [ "$(cat $dir/unicast_rcv_packets)" -gt 10 ] || die "$(grep . $dir/*)"
+	[ -z "$beside" ] || [ "$beside" = "$(cd /sys/class/infiniband/x0/ports/1 && find . | sort)" ] || die 'of rxe'
+	rdma link del l0
+	[ -z "$beside" ] || rdma link del x0
+	ip link del d0
+	ip addr del 10.70.0.1/32 dev lo
+}
+# counts_as FILE COUNTER UNIT
+counts_as() { [ "$(cat "$1")" = $(($(counter l0 "$2") / $3)) ]; }
+
 in_a_namespace() {
 	ends_up netns
 	rping_pair 4 3 -V
@@ -619,6 +653,7 @@ try addresses_change 60 addresses_change
 try gids_follow_addresses 60 gids_follow_addresses
 try mtu_changes 60 mtu_changes
 try settings 30 settings
+try port_counters 60 port_counters
 try in_a_namespace 30 in_a_namespace
 try namespace_exits 60 namespace_exits
 try netdev_changes_namespace 30 netdev_changes_namespace
