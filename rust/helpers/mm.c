@@ -84,6 +84,16 @@ bool riwarp_helper_is_readable(const void *address)
 	return !copy_from_kernel_nofault(&octet, address, sizeof(octet));
 }
 
+bool riwarp_helper_has_fast_strings(void);
+bool riwarp_helper_has_fast_strings(void)
+{
+#if defined(CONFIG_X86_64) && !defined(CONFIG_UML)
+	return boot_cpu_has(X86_FEATURE_ERMS);
+#else
+	return false;
+#endif
+}
+
 void riwarp_helper_fs_reclaim_acquire(void);
 void riwarp_helper_fs_reclaim_acquire(void)
 {

@@ -8,7 +8,9 @@
 //! but [`Paged`] return the longest contiguous run at an offset, so that copies are few and long.
 //!
 //! The owner shares the memory and may read and write it at any time. So the code never makes a
-//! reference to it, copies octets by raw copies, and takes no decision on octets that it read.
+//! reference to it, copies octets by raw copies, and takes no decision on octets that it read. It
+//! stores each octet that it places once, the last ones last: the owner may poll an octet, and
+//! store there as soon as it has changed ([`place::place`]).
 //!
 //! This module checks bounds: it never accesses octets outside the list. The driver checks access
 //! to the region before; this is a second check.
@@ -20,6 +22,7 @@
 use super::dma_buf::DmaBuf;
 use super::paged::Paged;
 use super::paged::PinnedPages;
+use super::place;
 use super::umem::Umem;
 use crate::net::Inbound;
 use crate::net::TxBatch;
@@ -31,6 +34,10 @@ use kernel::sync::atomic::Atomic;
 use kernel::sync::atomic::Full;
 use kernel::sync::atomic::Relaxed;
 use kernel::sync::Arc;
+
+extern "C" {
+    fn riwarp_helper_has_fast_strings() -> bool;
+}
 
 mod absent;
 mod kernel_pages;
@@ -268,10 +275,10 @@ impl Memory {
         {
             // They may overlap: on a loopback connection the octets lie in the sender's memory,
             // possibly a file that is registered here.
-            // SAFETY: `copy` requires `len` octets that are readable and writable: `in_one`
+            // SAFETY: `place_octets` requires `len` octets that are readable and writable: `in_one`
             // guarantees that for `from` until octets are consumed, and `whole` returns a run of
             // that length that may be written while `self` is borrowed.
-            unsafe { core::ptr::copy(from, run.start, len) };
+            unsafe { place_octets(from, run.start, len) };
             return Ok(());
         }
         self.copy_in_pieces(offset, inbound, pos, len)
@@ -293,10 +300,10 @@ impl Memory {
             let mut to = run.start;
             let complete = reader.each(run.len, |chunk, n| {
                 // They may overlap, as in `copy_from_inbound`.
-                // SAFETY: `copy` requires `n` octets that are readable and writable: `each`
+                // SAFETY: `place_octets` requires `n` octets that are readable and writable: `each`
                 // guarantees that for `chunk` during this call, and its chunks together are at most
                 // as long as the run, of which `to` is the unwritten rest.
-                unsafe { core::ptr::copy(chunk, to, n) };
+                unsafe { place_octets(chunk, to, n) };
                 // SAFETY: `to` stays inside the run or at its end: `n` octets were left.
                 to = unsafe { to.add(n) };
             });
@@ -351,8 +358,7 @@ impl Memory {
         if !self.covers(offset, bytes.len()) {
             return Err(EFAULT);
         }
-        // SAFETY: `put` requires that many octets that are readable and no part of `self`: a slice
-        // is readable over its length, and no slice of a consumer's memory exists.
+        // SAFETY: `put` requires that many octets that are readable: a slice is over its length.
         unsafe { self.put(offset, bytes.as_ptr(), bytes.len()) }
     }
 
@@ -383,17 +389,16 @@ impl Memory {
     ///
     /// # Safety
     ///
-    /// `source` must be readable for `len` octets, and these must not be part of `self`.
+    /// `source` must be readable for `len` octets.
     #[inline]
     unsafe fn put(&self, offset: u64, source: *const u8, len: usize) -> Result {
         let mut done = 0;
         self.runs::<true>(offset, len, |run| {
             // SAFETY: The runs together are as long as the source, so `done` is inside it.
             let source = unsafe { source.add(done) };
-            // SAFETY: `copy_nonoverlapping` requires readable and writable octets that do not
-            // overlap: `runs` passes a run that may be written, and the caller guarantees that the
-            // source is readable and no part of `self`.
-            unsafe { core::ptr::copy_nonoverlapping(source, run.start, run.len) };
+            // SAFETY: `place_octets` requires readable and writable octets: `runs` passes a run
+            // that may be written, and the caller guarantees that the source is readable.
+            unsafe { place_octets(source, run.start, run.len) };
             done += run.len;
             Ok(())
         })
@@ -492,6 +497,26 @@ impl Memory {
         })?;
         Ok(old)
     }
+}
+
+/// Copies octets to memory that its owner may be polling: stores each one once, unless they lie in
+/// front of that memory and reach into it.
+///
+/// # Safety
+///
+/// `from` must be readable and `to` writable for `len` octets.
+unsafe fn place_octets(from: *const u8, to: *mut u8, len: usize) {
+    // In ascending order, octets would be overwritten before they are read.
+    let ahead = to.addr().wrapping_sub(from.addr());
+    if ahead != 0 && ahead < len {
+        // SAFETY: `copy` requires that the octets are readable and writable, which the caller
+        // guarantees.
+        return unsafe { core::ptr::copy(from, to, len) };
+    }
+    // SAFETY: The helper has no requirements.
+    let strings = unsafe { riwarp_helper_has_fast_strings() };
+    // SAFETY: The caller guarantees what `place` requires.
+    unsafe { place::place(from, to, len, strings) }
 }
 
 impl PageList {
