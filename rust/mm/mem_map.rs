@@ -206,7 +206,7 @@ impl Memory {
     /// # Errors
     ///
     /// * `EFAULT` if they are not all inside; `f` has seen the runs before the end then.
-    /// * `EAGAIN` if they are not all present; likewise.
+    /// * `EAGAIN` if they are not all present; `f` was not called then.
     /// * The error of `f`.
     #[inline]
     fn runs<const WRITE: bool>(
@@ -258,7 +258,7 @@ impl Memory {
     /// * `EFAULT` if they do not fit; nothing is written then.
     /// * `EACCES` if the memory is read-only.
     /// * `EINVAL` if the receive queue has too few octets.
-    /// * `EAGAIN` if the memory is not all present; some octets may have been written.
+    /// * `EAGAIN` if the memory is not all present; nothing is written then.
     #[inline]
     pub fn copy_from_inbound(
         &self,
@@ -320,8 +320,9 @@ impl Memory {
     /// # Errors
     ///
     /// * `EFAULT` if they are not all inside; the batch is unchanged then.
-    /// * `EAGAIN` if the memory is not all present, and the batch's error if it cannot grow; the
-    ///   batch may hold a part of the octets then ([`TxBatch::rewind`]).
+    /// * `EAGAIN` if the memory is not all present.
+    /// * The batch's error if it cannot grow; the batch may hold a part of the octets then
+    ///   ([`TxBatch::rewind`]).
     #[inline]
     pub fn copy_to_batch(&self, offset: u64, len: usize, batch: &mut TxBatch) -> Result {
         if let Some(run) = self.whole::<false>(offset, len) {
@@ -350,7 +351,7 @@ impl Memory {
     ///
     /// * `EFAULT` if they do not fit; nothing is written then.
     /// * `EACCES` if the memory is read-only.
-    /// * `EAGAIN` if the memory is not all present; some octets may have been written.
+    /// * `EAGAIN` if the memory is not all present; nothing is written then.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result {
         if !self.is_writable() {
             return Err(EACCES);

@@ -7,9 +7,9 @@
 //! others.
 //!
 //! A table holds the address of each page that is known to be present. Copies use it inside a
-//! [`BhRevocable`]; a copy that meets an unknown page ends with `EAGAIN`, and its octets may be
-//! copied again. Before the kernel unmaps pages, it calls [`invalidate`], which removes them from
-//! the table and waits for the copies in flight; only then the kernel frees them.
+//! [`BhRevocable`]; a copy of which a page is unknown copies nothing and ends with `EAGAIN`. Before
+//! the kernel unmaps pages, it calls [`invalidate`], which removes them from the table and waits
+//! for the copies in flight; only then the kernel frees them.
 //!
 //! A page can leave the table at any time, so a copy could retry forever if the process keeps
 //! unmapping the page. So [`Paged::fetch`] also pins the pages for the one waiting copy, as if the
@@ -205,8 +205,7 @@ impl Paged {
     ///
     /// # Errors
     ///
-    /// `EAGAIN` if a page is not known to be present; `f` has seen the runs before it then. The
-    /// error of `f`.
+    /// `EAGAIN` if a page is not known to be present; `f` was not called then. The error of `f`.
     pub(super) fn runs<const WRITE: bool>(
         &self,
         at: u64,
@@ -215,25 +214,33 @@ impl Paged {
     ) -> Result {
         // No access while the table is being changed: the copy is retried.
         let table = self.table.try_access().ok_or(EAGAIN)?;
+        if len == 0 {
+            return Ok(());
+        }
         let mut place = usize::try_from(at)?.checked_add(self.skip).ok_or(EFAULT)?;
-        let mut left = len;
-        while left > 0 {
-            let entry = table.get(place / PAGE_SIZE).ok_or(EFAULT)?;
+        let end = place.checked_add(len).ok_or(EFAULT)?;
+        let pages = place / PAGE_SIZE..end.div_ceil(PAGE_SIZE);
+        let entries = table.get(pages).ok_or(EFAULT)?;
+        // All of them before the first copy: the retry would store its octets once more. None
+        // leaves the table before the guard is dropped.
+        if !entries.iter().all(|entry| {
             let known = entry.load(Relaxed);
-            if known == 0 || WRITE && known & WRITABLE == 0 {
-                return Err(EAGAIN);
-            }
+            known != 0 && (!WRITE || known & WRITABLE != 0)
+        }) {
+            return Err(EAGAIN);
+        }
+        for entry in entries {
+            let known = entry.load(Relaxed);
             if WRITE && known & WRITTEN == 0 {
                 // Concurrent copies change only this mark.
                 entry.store(known | WRITTEN, Relaxed);
             }
             let within = place % PAGE_SIZE;
-            let len = (PAGE_SIZE - within).min(left);
+            let len = (PAGE_SIZE - within).min(end - place);
             let start = core::ptr::with_exposed_provenance_mut((known & PAGE_MASK) + within);
             // SAFETY: By the type's invariant the page is present, and stays until the guard is
             // dropped.
             f(unsafe { Run::new(start, len) })?;
-            left -= len;
             place += len;
         }
         Ok(())

@@ -47,8 +47,9 @@ mod tests;
 /// Why a copy was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotCopied {
-    /// The memory must be paged in first. A part may have been copied.
-    Absent,
+    /// The memory must be paged in first. So many octets were copied, and are not to be copied
+    /// again.
+    Absent(usize),
     /// The request ends with this status.
     Refused(WcStatus),
 }
@@ -65,7 +66,7 @@ impl From<Error> for NotCopied {
     #[cold]
     fn from(error: Error) -> Self {
         match error {
-            EAGAIN => Self::Absent,
+            EAGAIN => Self::Absent(0),
             // Memory is short; the request itself was right.
             ENOMEM => Self::Refused(WcStatus::LocalQpOperation),
             _ => Self::Refused(WcStatus::LocalProtection),
@@ -418,14 +419,13 @@ impl Slices {
         off: BhOff<'_>,
     ) -> Result<(), NotCopied> {
         self.each_piece(offset, len, |slice, at, piece, done| {
-            slice.place(
-                pd,
-                at,
-                inbound,
-                pos.checked_add(done).ok_or(WcStatus::LocalProtection)?,
-                piece,
-                off,
-            )
+            let pos = pos.checked_add(done).ok_or(WcStatus::LocalProtection)?;
+            slice
+                .place(pd, at, inbound, pos, piece, off)
+                .map_err(|why| match why {
+                    NotCopied::Absent(_) => NotCopied::Absent(done),
+                    refused @ NotCopied::Refused(_) => refused,
+                })
         })
     }
 

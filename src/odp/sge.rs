@@ -91,7 +91,7 @@ impl Slice {
                 memory.read(at, octets)
             })
         };
-        if read != Err(NotCopied::Absent) {
+        if !matches!(read, Err(NotCopied::Absent(_))) {
             return read;
         }
         let refused = NotCopied::Refused(WcStatus::LocalProtection);
@@ -124,7 +124,7 @@ impl Slices {
         // Stops after the first piece.
         let _ = self.walk(offset, len, |slice, at, piece, _| {
             first = Some((slice.clone(), at, piece));
-            Err(NotCopied::Absent)
+            Err(NotCopied::Absent(0))
         });
         first
     }

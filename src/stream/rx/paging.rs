@@ -100,16 +100,21 @@ impl RxStream {
     #[cold]
     pub(super) fn put_off_write(&mut self, error: Error, segment: &TaggedSegment) -> Stop {
         if error == EAGAIN {
-            self.put_off(DeferredCopy::Write(*segment))
+            self.put_off(DeferredCopy::Write(*segment), 0)
         } else {
             Stop::Fault(Fault::LocalPlacement)
         }
     }
 
-    /// Defers a Send whose buffer is absent.
+    /// Defers a Send of which the buffer is absent from `done` octets of the segment on.
     #[cold]
-    pub(super) fn put_off_send(&mut self, segment: &SendSegment, placement: SendPlacement) -> Stop {
-        self.put_off(DeferredCopy::Send(*segment, placement))
+    pub(super) fn put_off_send(
+        &mut self,
+        segment: &SendSegment,
+        placement: SendPlacement,
+        done: usize,
+    ) -> Stop {
+        self.put_off(DeferredCopy::Send(*segment, placement), done)
     }
 
     /// Defers a Read Response or Atomic Response whose sink is absent; other errors end the
@@ -122,13 +127,13 @@ impl RxStream {
         step: DeferredCopy,
     ) -> Stop {
         match why {
-            NotCopied::Absent => self.put_off(step),
+            NotCopied::Absent(done) => self.put_off(step, done),
             NotCopied::Refused(status) => round.refuse_answer(status).into(),
         }
     }
 
-    fn put_off(&mut self, step: DeferredCopy) -> Stop {
-        self.deferred = Some(Deferred { step, done: 0 });
+    fn put_off(&mut self, step: DeferredCopy, done: usize) -> Stop {
+        self.deferred = Some(Deferred { step, done });
         Stop::Absent
     }
 }
@@ -299,7 +304,7 @@ fn with_fetched(
         None => copy(None),
     };
     copied.map_err(|why| match why {
-        NotCopied::Absent => Halt::Wants(wanted),
+        NotCopied::Absent(_) => Halt::Wants(wanted),
         NotCopied::Refused(status) => Halt::Refused(status),
     })
 }

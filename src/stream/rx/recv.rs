@@ -137,7 +137,9 @@ impl RxStream {
             };
             match placed {
                 Ok(()) => {}
-                Err(NotCopied::Absent) => return Err(self.put_off_send(segment, placement)),
+                Err(NotCopied::Absent(done)) => {
+                    return Err(self.put_off_send(segment, placement, done))
+                }
                 Err(NotCopied::Refused(status)) => {
                     return Err(incoming.refuse(qp, status, Fault::LocalPlacement).into())
                 }

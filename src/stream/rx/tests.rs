@@ -167,7 +167,7 @@ mod streams {
                 offset: 0,
                 delivered: Some(0),
             };
-            stream.put_off_send(&segment, placement);
+            stream.put_off_send(&segment, placement, 0);
             stream.flow = Flow::Waiting;
             Ok(())
         }

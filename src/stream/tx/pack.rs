@@ -393,7 +393,7 @@ impl<Q: StreamOwner> Packer<'_, Q> {
                 .slices
                 .copy_to_batch(self.qp.pd(), offset, len, batch)
                 .map_err(|why| match why {
-                    NotCopied::Absent => PackError::Absent,
+                    NotCopied::Absent(_) => PackError::Absent,
                     NotCopied::Refused(status) => PackError::Local(status),
                 }),
             Source::Inline => {

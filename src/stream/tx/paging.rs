@@ -281,7 +281,7 @@ impl QpShared {
                 .fetch(self.pd(), place.offset, &mut octets)
                 .map_err(|why| match why {
                     NotCopied::Refused(status) => NotFound::Local(status),
-                    NotCopied::Absent => NotFound::Local(WcStatus::LocalProtection),
+                    NotCopied::Absent(_) => NotFound::Local(WcStatus::LocalProtection),
                 })?,
             PayloadSource::Remote(region, request) => self
                 .fetch_remote(region, &request.after(place.offset), &mut octets)

@@ -1117,6 +1117,64 @@ PAIR_CASE(who_waits_holds_up_nobody)
 	pair_close(&others);
 }
 
+/*
+ * What is placed is not placed again behind the wait, since the program may have stored there: the
+ * first part of a Send's buffer is in memory that is not paged.
+ */
+PAIR_CASE(what_is_placed_before_a_wait_stays)
+{
+	struct ibv_sge to[2], from;
+	struct ibv_send_wr wr;
+	struct region mail;
+	struct ibv_wc wc;
+	int fd;
+
+	must(prepare(p, LEN, RIGHTS));
+	must(region_make(&mail, p->b.pd, PAGE, IBV_ACCESS_LOCAL_WRITE));
+	fd = faults_wait(remote.buf, LEN);
+	must(fd >= 0);
+	memset(local.buf, 0x22, 128);
+	to[0] = sge_of(&mail, 0, 64);
+	to[1] = sge_of(&remote, 0, 64);
+	must(post_recv_sges(&p->b, 1, to, 2));
+	from = sge_of(&local, 0, 128);
+	wr = wr_make(IBV_WR_SEND, 2, IBV_SEND_SIGNALED, &from, 1);
+	must(post_send(&p->a, &wr));
+	must(fault_came(fd));
+	check(not_all(mail.buf, 64, 0x22) < 0, "the first part is not there");
+	memset(mail.buf, 0x33, 64);
+	must(faults_end(fd, remote.buf, LEN));
+	must(expect_wc(p->b.recv_cq, &wc, 1, IBV_WC_SUCCESS));
+	check(not_all(mail.buf, 64, 0x33) < 0, "octet %zd came back", not_all(mail.buf, 64, 0x33));
+	check(not_all(remote.buf, 64, 0x22) < 0, "octet %zd is another",
+	      not_all(remote.buf, 64, 0x22));
+}
+
+/* Of an FPDU for pages of which one is absent, nothing is placed before that one is there. */
+PAIR_CASE(nothing_is_placed_before_a_wait)
+{
+	struct ibv_wc wc;
+	int fd;
+
+	must(prepare(p, LEN, RIGHTS));
+	memset(local.buf, 0x11, LEN);
+	must(transfer(p, IBV_WR_RDMA_WRITE, 0, PAGE, remote.buf) == IBV_WC_SUCCESS);
+	must(settle(p));
+	fd = faults_wait(remote.buf + PAGE, LEN - PAGE);
+	must(fd >= 0);
+	memset(local.buf, 0x22, LEN);
+	must(post(&p->a, IBV_WR_RDMA_WRITE, 1, &local, 0, 128, remote.buf + PAGE - 64,
+		  remote.mr->rkey));
+	must(fault_came(fd));
+	check(not_all(remote.buf, PAGE, 0x11) < 0, "octet %zd is there already",
+	      not_all(remote.buf, PAGE, 0x11));
+	must(faults_end(fd, remote.buf + PAGE, LEN - PAGE));
+	must(expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS));
+	must(settle(p));
+	check(not_all(remote.buf + PAGE - 64, 128, 0x22) < 0, "octet %zd is another",
+	      not_all(remote.buf + PAGE - 64, 128, 0x22));
+}
+
 /* Sends wait, too; the peer's requests are answered later. */
 PAIR_CASE(answers_wait)
 {
@@ -1810,6 +1868,8 @@ int main(int argc, char **argv)
 	RUN(looks_at_what_another_brings);
 	RUN(bad_advice);
 	RUN(who_waits_holds_up_nobody);
+	RUN(what_is_placed_before_a_wait_stays);
+	RUN(nothing_is_placed_before_a_wait);
 	RUN(answers_wait);
 	RUN(many_small_ones_wait);
 	RUN(a_queue_full_of_what_waits);
