@@ -6,11 +6,12 @@
 //! them from the ring that it has mapped; a kernel consumer polls them as `ib_wc`. The queue also
 //! calls the completion handler.
 //!
-//! [`Cq::post`] never fails: a full queue raises its error event and drops this completion and all
-//! later ones. Posting and notifying are two steps, so that a batch of completions costs one
-//! barrier and one call: the caller runs [`Cq::notify`] after the last [`Cq::post`] of a batch,
-//! when it holds no lock of the driver but mutexes. Without a pending event [`Cq::notify`] costs
-//! one load.
+//! A full queue drops the completion that is posted, raises its error event for the first one, and
+//! takes what is posted when it has room again. If the completion was that of a receive of a
+//! process, the caller ends the queue pair, since the message is lost. Posting and notifying are
+//! two steps, so that a batch of completions costs one barrier and one call: the caller runs
+//! [`Cq::notify`] after the last [`Cq::post`] of a batch, when it holds no lock of the driver but
+//! mutexes. Without a pending event [`Cq::notify`] costs one load.
 //!
 //! Context: any. The queue's lock is the innermost of the driver.
 
@@ -214,20 +215,15 @@ impl Cq {
         self.link.device_name()
     }
 
-    /// Appends a completion. Call [`Cq::notify`] when the batch is complete.
+    /// Appends a completion, or drops it if there is no room. Call [`Cq::notify`] when the batch is
+    /// complete.
     ///
     /// Context: any; the locks of queue pairs may be held.
-    pub(crate) fn post(&self, completion: &Completion) {
-        let (mut overflow, mut shared) = (false, false);
+    pub(crate) fn post(&self, completion: &Completion) -> Posted {
+        let (mut overflow, mut posted) = (false, Posted::Kept);
         {
             let mut inner = self.inner.lock();
             let inner = &mut *inner;
-            // A process would find a gap where it reads on. Several kernel consumers may share a
-            // queue, and one that was promised less than its queue pairs can complete: what comes
-            // once there is room again is delivered to them.
-            if inner.overflown && matches!(inner.ring, CqStorage::User(_)) {
-                return;
-            }
             let index = self.index(inner.posted);
             let stored = match &mut inner.ring {
                 CqStorage::User(ring) => ring.post(inner.posted, completion),
@@ -251,11 +247,14 @@ impl Cq {
                 self.event_pending.store(true, Release);
             } else {
                 overflow = !core::mem::replace(&mut inner.overflown, true);
-                shared = matches!(inner.ring, CqStorage::Kernel(_));
+                posted = match inner.ring {
+                    CqStorage::User(_) => Posted::LostToProcess,
+                    CqStorage::Kernel(_) => Posted::LostToKernel,
+                };
             }
         }
         if overflow {
-            if shared {
+            if posted == Posted::LostToKernel {
                 pr_warn!(
                     "{}: a completion queue of the kernel has no room\n",
                     self.device_name()
@@ -263,6 +262,7 @@ impl Cq {
             }
             self.link.error();
         }
+        posted
     }
 
     /// Calls the consumer if the queue is armed for what was posted since the last call.
@@ -381,6 +381,18 @@ impl Cq {
     }
 }
 
+/// What became of a completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Posted {
+    /// It is in the queue.
+    Kept,
+    /// The queue of a kernel consumer had no room. Several may share one that was promised less
+    /// than their queue pairs complete when they are flushed.
+    LostToKernel,
+    /// The queue of a process had no room.
+    LostToProcess,
+}
+
 /// The state of a queue.
 pub(crate) struct CqState {
     /// Completions that were not polled yet, if the driver knows.
@@ -389,7 +401,7 @@ pub(crate) struct CqState {
     pub(crate) armed: Option<NotifyOn>,
     /// The queue is armed by a call. If a process arms it without one, only the process knows.
     pub(crate) armed_by_call: bool,
-    /// A completion was lost, and so are all later ones.
+    /// At least one completion was lost.
     pub(crate) overflown: bool,
 }
 
@@ -646,6 +658,23 @@ mod tests {
         assert!(polled(&cq).is_none() && cq.state().overflown);
         post_many(&cq, 7..8);
         assert_eq!(polled(&cq).map(|(id, ..)| id), Some(7));
+        Ok(())
+    }
+
+    #[test]
+    fn a_full_queue_of_a_process_takes_what_comes_when_it_has_room() -> Result {
+        let bench = Bench::new()?;
+        let (cq, ring) = of_process(&bench, 4)?;
+        let mut kept = 0;
+        while cq.post(&COMPLETION) == Posted::Kept {
+            kept += 1;
+            assert!(kept <= 4);
+        }
+        assert_eq!(cq.post(&COMPLETION), Posted::LostToProcess);
+        assert!(kept >= 3 && cq.state().overflown);
+        ring.poll_all();
+        assert_eq!(cq.post(&COMPLETION), Posted::Kept);
+        assert_eq!(ring.waiting(end(&cq)), Some(1));
         Ok(())
     }
 

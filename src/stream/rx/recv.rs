@@ -48,6 +48,7 @@ use crate::{
             Slices, //
         }, //
     },
+    queue::cq::Posted,
     stream::owner::{
         QpShared,
         Receives,
@@ -172,8 +173,7 @@ impl RxStream {
                 extra: WcExtra::Immediate(immediate_value.value),
                 solicited: immediate.solicited,
             },
-        );
-        Ok(())
+        )
     }
 }
 
@@ -209,14 +209,13 @@ impl Incoming {
                 },
                 solicited: segment.kind.solicited,
             },
-        );
-        Ok(())
+        )
     }
 
     /// Completes the receive work request of a Send with an error; returns `fault`.
     pub(super) fn refuse(&mut self, qp: &QpShared, status: WcStatus, fault: Fault) -> Fault {
         self.progress = None;
-        complete_receive(qp, self.wr.id, Received::failed(status));
+        fail_receive(qp, self.wr.id, status);
         fault
     }
 
@@ -256,7 +255,7 @@ fn take_wr(qp: &QpShared, wr: &mut RecvWr) -> Result<(), Fault> {
     match taken {
         Some(Ok(())) => Ok(()),
         Some(Err(bad)) => {
-            complete_receive(qp, bad.id, Received::failed(bad.status));
+            fail_receive(qp, bad.id, bad.status);
             Err(Fault::LocalPlacement)
         }
         None => Err(Fault::NoBuffer),
@@ -276,7 +275,17 @@ fn receive_room(qp: &QpShared) -> QueueRoom {
     }
 }
 
-fn complete_receive(qp: &QpShared, id: u64, received: Received) {
+/// Completes a receive work request with an error; the caller ends the stream.
+fn fail_receive(qp: &QpShared, id: u64, status: WcStatus) {
+    let _ = complete_receive(qp, id, Received::failed(status));
+}
+
+/// Completes a receive work request.
+///
+/// # Errors
+///
+/// The completion queue of a process has no room: nobody will ever hear of the message.
+fn complete_receive(qp: &QpShared, id: u64, received: Received) -> Result<(), Fault> {
     let origin = qp.origin();
     let completion = Completion {
         id,
@@ -290,7 +299,10 @@ fn complete_receive(qp: &QpShared, id: u64, received: Received) {
         vendor_err: origin.vendor_err_of(received.status),
     };
     qp.trace_recv_complete(&completion);
-    qp.recv_cq.post(&completion);
+    match qp.recv_cq.post(&completion) {
+        Posted::Kept | Posted::LostToKernel => Ok(()),
+        Posted::LostToProcess => Err(Fault::Local),
+    }
 }
 
 /// The part of the eight octets of Immediate Data that a completion holds.

@@ -1,12 +1,32 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A completion queue that overflows: its owner gets the event, its QPs end, and nothing else
- * changes.
+ * A completion queue that overflows: its owner gets the event. A QP that has lost the completion of
+ * a receive ends; one that has lost that of a request goes on. Nothing else changes.
  */
 
 #include "common.h"
 
+#define AGAIN 1000000
+
 static struct region src, dst;
+
+/* Polls a queue empty, then posts requests until one of them is reported. */
+static bool reports_again(struct end *e)
+{
+	struct ibv_sge sge = sge_of(&src, 0, 8);
+	struct ibv_send_wr wr = wr_rdma(IBV_WR_RDMA_WRITE, AGAIN, IBV_SEND_SIGNALED, &sge, 1,
+					(uintptr_t)dst.buf, dst.mr->rkey);
+	struct ibv_wc wc;
+
+	for (int64_t end = now_ms() + SOON; now_ms() < end;) {
+		while (poll_wc(e->send_cq, &wc, 10))
+			if (wc.wr_id == AGAIN && wc.status == IBV_WC_SUCCESS)
+				return true;
+		try_send(e, &wr);
+	}
+	fail("nothing completes any more");
+	return false;
+}
 
 static void overflow(struct pair *p, struct pair *bystander)
 {
@@ -32,6 +52,9 @@ static void overflow(struct pair *p, struct pair *bystander)
 	check(async_seen(ctx, IBV_EVENT_CQ_ERR, p->a.send_cq, SOON), "seen only: %s",
 	      async_list(ctx));
 	must(exchange_works(bystander));
+	/* What completes once there is room is reported. */
+	check(qp_state(p->a.qp) == IBV_QPS_RTS, "the QP is in state %d", qp_state(p->a.qp));
+	must(reports_again(&p->a));
 }
 
 static void an_overflow_is_reported(void)
@@ -43,6 +66,36 @@ static void an_overflow_is_reported(void)
 		overflow(&p, &bystander);
 	pair_close(&p);
 	pair_close(&bystander);
+}
+
+/* The message is lost, so the stream ends, and the peer hears of that. */
+PAIR_CASE(a_receive_without_room_ends_the_stream, .cq_depth = 4)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr;
+	struct ibv_wc wc;
+	int room = p->b.recv_cq->cqe;
+
+	must(region_make(&src, p->a.pd, 4096, IBV_ACCESS_LOCAL_WRITE));
+	must(region_make(&dst, p->b.pd, 4096, ALL_RIGHTS));
+	for (int i = 0; i < room + 4; i++)
+		must(post_recv(&p->b, i, &dst, 0, 64));
+	for (int i = 0; i < room; i++) {
+		sge = sge_of(&src, 0, 64);
+		wr = wr_make(IBV_WR_SEND, i, IBV_SEND_SIGNALED, &sge, 1);
+		must(post_send(&p->a, &wr) && expect_wc(p->a.send_cq, &wc, i, IBV_WC_SUCCESS));
+	}
+	sleep_ms(QUIET);
+	check(qp_state(p->b.qp) == IBV_QPS_RTS, "a full queue ends the QP");
+	wr = wr_make(IBV_WR_SEND, room, IBV_SEND_SIGNALED, &sge, 1);
+	must(post_send(&p->a, &wr));
+	check(async_seen(p->b.id->verbs, IBV_EVENT_CQ_ERR, p->b.recv_cq, SOON), "seen only: %s",
+	      async_list(p->b.id->verbs));
+	check(qp_reaches(p->b.qp, IBV_QPS_ERR, SOON), "the QP is in state %d", qp_state(p->b.qp));
+	must(cm_expect(p->a.events, RDMA_CM_EVENT_DISCONNECTED));
+	for (int i = 0; i < room; i++)
+		must(expect_wc(p->b.recv_cq, &wc, i, IBV_WC_SUCCESS));
+	world_is_well();
 }
 
 /* The queue holds as many completions as it reports. */
@@ -76,6 +129,7 @@ int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
 	RUN(an_overflow_is_reported);
+	RUN(a_receive_without_room_ends_the_stream);
 	RUN(as_many_as_promised);
 	return test_end();
 }
