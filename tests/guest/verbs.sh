@@ -24,7 +24,7 @@ other_device() {
 	link_add - "${TYPE}o" "$TYPE" "vb$ENDS_COUNT"
 }
 
-programs='query limits notify sends oneway rdma order sge iova rereg dmabuf odp revoke resources srq cqfull flush privdata
+programs='query limits notify sends oneway rdma once order sge iova rereg dmabuf odp revoke resources srq cqfull flush privdata
 connect found'
 ends_up self
 # The library determines which operations can be posted and how the shared queues are laid out.

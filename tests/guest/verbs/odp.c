@@ -1118,8 +1118,9 @@ PAIR_CASE(who_waits_holds_up_nobody)
 }
 
 /*
- * What is placed is not placed again behind the wait, since the program may have stored there: the
- * first part of a Send's buffer is in memory that is not paged.
+ * What is placed is not placed again when the wait ends, since the program may have stored there:
+ * the first part of a Send's buffer is in memory that is not paged. (Whether it was placed again
+ * before the page fault is not seen.)
  */
 PAIR_CASE(what_is_placed_before_a_wait_stays)
 {
