@@ -10,7 +10,9 @@
 use crate::bindings;
 use core::ptr::NonNull;
 use kernel::container_of;
+use kernel::ffi::c_int;
 use kernel::ffi::c_uint;
+use kernel::ffi::c_ulong;
 use kernel::prelude::*;
 use kernel::sync::Arc;
 use kernel::time::Jiffies;
@@ -20,13 +22,24 @@ use kernel::workqueue::RawWorkItem;
 use kernel::workqueue::Work;
 use kernel::workqueue::WorkItem;
 
+extern "C" {
+    fn riwarp_helper_jiffies() -> c_ulong;
+    fn riwarp_helper_num_online_cpus() -> c_uint;
+}
+
 /// Which CPU runs an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// The CPU that enqueued it.
     PerCpu,
+    /// As `PerCpu`, and at most so many items of a CPU run or sleep at a time. Those of other
+    /// queues of the same priority, the system's among them, wait for no more than these.
+    PerCpuAtOnce(u16),
     /// Any CPU.
     Unbound,
+    /// Any CPU; as many items at a time, running or asleep, as CPUs are on line when the queue is
+    /// made. On a machine with several memory nodes, up to eight for each node.
+    UnboundPerCpu,
     /// Any CPU; one item at a time, in the order in which they were enqueued.
     Ordered,
     /// The CPU that enqueued it, in softirq ([`Flags::highpri`] before other softirqs). Items must
@@ -48,8 +61,8 @@ pub struct Flags {
 impl Flags {
     fn as_raw(self) -> c_uint {
         let mut flags = match self.placement {
-            Placement::PerCpu => bindings::wq_flags_WQ_PERCPU,
-            Placement::Unbound => bindings::wq_flags_WQ_UNBOUND,
+            Placement::PerCpu | Placement::PerCpuAtOnce(_) => bindings::wq_flags_WQ_PERCPU,
+            Placement::Unbound | Placement::UnboundPerCpu => bindings::wq_flags_WQ_UNBOUND,
             Placement::Ordered => bindings::wq_flags_WQ_UNBOUND | bindings::wq_flags___WQ_ORDERED,
             Placement::Softirq => bindings::wq_flags_WQ_BH | bindings::wq_flags_WQ_PERCPU,
         };
@@ -88,6 +101,12 @@ impl OwnedQueue {
     pub fn try_new(name: &CStr, flags: Flags) -> Result<Self> {
         let at_once = match flags.placement {
             Placement::PerCpu | Placement::Unbound | Placement::Softirq => 0, // the default
+            Placement::PerCpuAtOnce(items) => c_int::from(items),
+            Placement::UnboundPerCpu => {
+                // SAFETY: `num_online_cpus()` has no requirements.
+                let cpus = unsafe { riwarp_helper_num_online_cpus() };
+                c_int::try_from(cpus).unwrap_or(c_int::MAX)
+            }
             Placement::Ordered => 1,
         };
         Self::limited(name, flags, at_once)
@@ -174,6 +193,25 @@ impl Drop for OwnedQueue {
         // SAFETY: By the type invariant the queue is valid and destroyed only here. All borrows of
         // it have ended.
         unsafe { bindings::destroy_workqueue(self.0.as_ptr()) };
+    }
+}
+
+/// A moment, as exact as the timer tick of the CPUs. Costs a load, unlike a clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tick(c_ulong);
+
+impl Tick {
+    /// Returns the present moment. Context: any.
+    #[inline]
+    pub fn now() -> Self {
+        // SAFETY: The helper reads a word that exists as long as the kernel.
+        Self(unsafe { riwarp_helper_jiffies() })
+    }
+
+    /// Returns whether a tick has come since. Context: any.
+    #[inline]
+    pub fn has_passed(self) -> bool {
+        Self::now() != self
     }
 }
 
@@ -317,7 +355,9 @@ mod tests {
     fn flush_waits_for_every_kind_of_queue() -> Result {
         for (placement, job) in [
             (Placement::PerCpu, job as Job),
+            (Placement::PerCpuAtOnce(2), job),
             (Placement::Unbound, job),
+            (Placement::UnboundPerCpu, job),
             (Placement::Ordered, job),
             (Placement::Softirq, softirq_job),
         ] {

@@ -142,7 +142,11 @@ pub(crate) struct Qp {
     #[pin]
     tx_softirq_work: Work<Qp, TX_SOFTIRQ>,
     #[pin]
+    tx_user_work: Work<Qp, TX_USER>,
+    #[pin]
     rx_work: Work<Qp, RX>,
+    #[pin]
+    rx_user_work: Work<Qp, RX_USER>,
     #[pin]
     oob_work: DelayedWork<Qp, OOB>,
     #[pin]
@@ -172,6 +176,8 @@ const PAGING_IN: u64 = 3;
 const PAGING_OUT: u64 = 4;
 const IDLE: u64 = 5;
 const TX_SOFTIRQ: u64 = 6;
+const TX_USER: u64 = 7;
+const RX_USER: u64 = 8;
 
 /// Value of `retry_timeout`: a Send waits without limit.
 const FOR_EVER: u32 = u32::MAX;
@@ -179,7 +185,9 @@ const FOR_EVER: u32 = u32::MAX;
 impl_has_work! {
     impl HasWork<Self, TX> for Qp { self.tx_work }
     impl HasWork<Self, TX_SOFTIRQ> for Qp { self.tx_softirq_work }
+    impl HasWork<Self, TX_USER> for Qp { self.tx_user_work }
     impl HasWork<Self, RX> for Qp { self.rx_work }
+    impl HasWork<Self, RX_USER> for Qp { self.rx_user_work }
     impl HasWork<Self, PAGING_IN> for Qp { self.paging_in_work }
     impl HasWork<Self, PAGING_OUT> for Qp { self.paging_out_work }
 }

@@ -51,7 +51,7 @@ pub(super) enum SockLock {
     Unlocked,
     /// The caller owns it.
     Owner,
-    /// A softirq holds its spin lock, and it has no owner.
+    /// A softirq, or a thread with bottom halves off, holds its spin lock, and it has no owner.
     Softirq,
 }
 
@@ -167,7 +167,8 @@ impl<'a> Inbound<'a> {
         u32::from(shutdown) & bindings::RCV_SHUTDOWN != 0
     }
 
-    /// Returns whether the view is that of a softirq, not of process context.
+    /// Returns whether the view is that of a softirq, or of a thread that may not sleep either
+    /// ([`super::Socket::try_with_inbound`]).
     pub fn in_softirq(&self) -> bool {
         self.locked == SockLock::Softirq
     }

@@ -17,6 +17,7 @@ use super::device::NetId;
 use super::device::NetRef;
 use super::hooks::Callbacks;
 use super::skb::Inbound;
+use super::skb::SockLock;
 use super::state::state_of;
 use super::state::TcpState;
 use crate::bindings;
@@ -55,6 +56,8 @@ pub(super) use send::send_locked;
 pub use send::SendHint;
 
 extern "C" {
+    fn riwarp_helper_bh_lock_sock(sk: *mut bindings::sock);
+    fn riwarp_helper_bh_unlock_sock(sk: *mut bindings::sock);
     fn riwarp_helper_bind_privileged(
         sock: *mut bindings::socket,
         addr: *mut c_void,
@@ -69,6 +72,7 @@ extern "C" {
     fn riwarp_helper_sk_has_port(sk: *const bindings::sock) -> bool;
     fn riwarp_helper_sk_held(sk: *const bindings::sock) -> c_int;
     fn riwarp_helper_sk_memcg(sk: *const bindings::sock) -> *mut bindings::mem_cgroup;
+    fn riwarp_helper_sk_owned_by_user(sk: *const bindings::sock) -> bool;
     fn riwarp_helper_sk_set_memcg(sk: *mut bindings::sock, memcg: *mut bindings::mem_cgroup);
     fn riwarp_helper_sk_net(sk: *const bindings::sock) -> *mut bindings::net;
     fn riwarp_helper_sk_net_refcnt(sk: *const bindings::sock) -> c_int;
@@ -757,6 +761,52 @@ impl Socket {
             let mut inbound = unsafe { Inbound::of_owner(sk) };
             f(&mut inbound)
         })
+    }
+
+    /// Calls `f` with the receive queue, as TCP calls [`super::SocketEvents::data_ready`] in
+    /// softirq. [`None`] if a thread owns the socket, or it listens; waits only for other
+    /// processors that hold its spin lock.
+    ///
+    /// Context: process with bottom halves off; no lock held that such callbacks take.
+    pub fn try_with_inbound<R>(
+        &self,
+        off: BhOff<'_>,
+        f: impl FnOnce(&mut Inbound<'_>) -> R,
+    ) -> Option<R> {
+        if self.is_listener() {
+            return None;
+        }
+        self.try_locked(off, |sk| {
+            // SAFETY: `new` requires a valid TCP socket that is locked as said while the view
+            // lives: `try_locked` gives one without an owner, whose spin lock is held until this
+            // returns.
+            let mut inbound = unsafe { Inbound::new(sk, SockLock::Softirq) };
+            f(&mut inbound)
+        })
+    }
+
+    /// Calls `f` with the valid TCP socket, whose spin lock is held meanwhile and which has no
+    /// owner; [`None`] if a thread owns it. `f` must not sleep.
+    ///
+    /// Context: softirq, or process with bottom halves off; the lock is not held.
+    #[inline]
+    fn try_locked<R>(
+        &self,
+        _off: BhOff<'_>,
+        f: impl FnOnce(*mut bindings::sock) -> R,
+    ) -> Option<R> {
+        let sk = self.sk();
+        // SAFETY: `bh_lock_sock()` requires a valid socket, which `self` has, and bottom halves
+        // off, since softirqs take the lock too: `_off` proves it until the unlock below.
+        unsafe { riwarp_helper_bh_lock_sock(sk) };
+        // SAFETY: `sock_owned_by_user_nocheck()` reads a field of a valid socket, which changes
+        // only under the spin lock: it is held.
+        let owned = unsafe { riwarp_helper_sk_owned_by_user(sk) };
+        // Nobody becomes the owner while the spin lock is held.
+        let ret = (!owned).then(|| f(sk));
+        // SAFETY: `bh_unlock_sock()` requires that the caller holds the lock: it was taken above.
+        unsafe { riwarp_helper_bh_unlock_sock(sk) };
+        ret
     }
 
     /// Calls `f` with the valid TCP socket, locked with this thread as the owner. Context: process.

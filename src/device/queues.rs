@@ -11,14 +11,26 @@ use kernel_ext::workqueue::{
     Placement, //
 };
 
+/// So many items that sleep do not hold up the others, and the system's own items of a CPU wait for
+/// no more of them.
+const USER_WAIT: Placement = Placement::PerCpuAtOnce(16);
+
 /// The queues that all devices share.
 pub(crate) struct Queues {
     /// Transmit tasks that send what a kernel consumer has posted, in softirq. Its items enqueue
     /// others on `tx`, so it is dropped first.
     pub(crate) tx_softirq: OwnedQueue,
-    /// Transmit and receive tasks that continue what a softirq or a kernel consumer began. Runs on
-    /// the same CPU, at high priority.
+    /// Transmit and receive tasks of kernel consumers that continue what a softirq or the consumer
+    /// began. Runs on the same CPU, at high priority.
     pub(crate) tx: OwnedQueue,
+    /// The same tasks for processes: at nice 0, however many queue pairs a process has by one
+    /// worker for each CPU, where the scheduler finds room. An item waits for nothing that a
+    /// process holds, since the next one would wait too; what has to wait goes to `user_wait`.
+    /// Without a rescuer, which would run at high priority.
+    pub(crate) user: OwnedQueue,
+    /// Tasks of processes that may have to wait: for the owner of a socket, for memory, or for the
+    /// end of a stream. At nice 0; one item runs on a CPU while others sleep.
+    pub(crate) user_wait: OwnedQueue,
     /// The work items of connections, in order, since programs assume that both sides see their
     /// connections in the same order. No item waits for a peer, so none delays the next.
     pub(crate) conn: OwnedQueue,
@@ -36,6 +48,8 @@ impl Queues {
         Ok(Self {
             tx_softirq: queue(c"riwarp_tx_bh", Placement::Softirq, false, false)?,
             tx: queue(c"riwarp_tx", Placement::PerCpu, true, true)?,
+            user: queue(c"riwarp_user", Placement::UnboundPerCpu, false, false)?,
+            user_wait: queue(c"riwarp_user_wait", USER_WAIT, false, false)?,
             conn: queue(c"riwarp_conn", Placement::Ordered, false, true)?,
             reaper: queue(c"riwarp_reap", Placement::Unbound, false, false)?,
         })
@@ -50,9 +64,11 @@ impl Queues {
 
     /// Waits until all transmit tasks queued before this call have run.
     pub(crate) fn flush_tx(&self) {
-        // They leave to `tx` what they cannot do in softirq.
+        // They leave to `tx` what they cannot do in softirq, and to `user_wait` what waits.
         self.tx_softirq.flush();
         self.tx.flush();
+        self.user.flush();
+        self.user_wait.flush();
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) const PERIOD_MILLIS: u32 = 1000;
 
 impl DelayedItem<IDLE> for Qp {
     fn queue(&self) -> &OwnedQueue {
-        &self.device.queues.tx
+        self.wait_queue()
     }
 }
 
@@ -41,7 +41,7 @@ impl WorkItem<IDLE> for Qp {
     fn run(this: Arc<Self>) {
         this.idle_check.store(true, Relaxed);
         // The running transmit task does the check.
-        this.transmit();
+        this.transmit_and_wait();
     }
 }
 

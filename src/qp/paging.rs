@@ -20,7 +20,10 @@ use super::{
 };
 use crate::{
     odp::mr::Fetched,
-    stream::tx::paging::page_out, //
+    stream::{
+        owner::StreamOwner,
+        tx::paging::page_out, //
+    }, //
 };
 
 impl WorkItem<PAGING_IN> for Qp {
@@ -48,8 +51,9 @@ impl WorkItem<PAGING_OUT> for Qp {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
+        // Not here: there may be as many of these items at a time as there are queue pairs.
         if page_out(&this) {
-            this.transmit();
+            this.kick();
         }
     }
 }

@@ -32,7 +32,8 @@ use kernel_ext::{
     },
     workqueue::{
         cancel_delayed,
-        enqueue_delayed, //
+        enqueue_delayed,
+        OwnedQueue, //
     }, //
 };
 
@@ -42,7 +43,11 @@ use crate::{
         owner::StreamOwner,
         tx::{
             coalescer::DoorbellAction,
-            send::TcpSender,
+            send::{
+                TcpSender,
+                UserTurn,
+                Waiting, //
+            },
             Tx, //
         }, //
     }, //
@@ -57,15 +62,27 @@ use super::{
     PAGING_IN,
     PAGING_OUT,
     RX,
+    RX_USER,
     TX,
-    TX_SOFTIRQ, //
+    TX_SOFTIRQ,
+    TX_USER, //
 };
 
 impl WorkItem<TX> for Qp {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        this.transmit();
+        this.transmit_and_wait();
+    }
+}
+
+impl WorkItem<TX_USER> for Qp {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let turn = UserTurn::begin(Waiting::Never);
+        this.rounds(&mut TcpSender::User(turn));
+        this.notify();
     }
 }
 
@@ -95,6 +112,26 @@ impl WorkItem<RX> for Qp {
     }
 }
 
+impl WorkItem<RX_USER> for Qp {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let conn = this.inner.lock().conn.clone();
+        let Some(conn) = conn else {
+            return;
+        };
+        let done = BhOff::run(|off| {
+            let more = |inbound: &mut Inbound<'_>| this.more_from(&conn, inbound, off);
+            conn.socket().try_with_inbound(off, more)
+        });
+        if done.is_none() {
+            // If it is queued already, it will see the new work.
+            let queue = &this.device.queues.user_wait;
+            let _ = queue.enqueue::<Arc<Self>, RX>(this.clone());
+        }
+    }
+}
+
 impl StreamOwner for Qp {
     fn kick(self: &Arc<Self>) {
         if !self.tx.rearm() {
@@ -115,7 +152,11 @@ impl StreamOwner for Qp {
 
     fn enqueue_rx(self: &Arc<Self>) {
         // If it is queued already, it will see the new work.
-        let _ = self.device.queues.tx.enqueue::<Arc<Self>, RX>(self.clone());
+        let queues = &self.device.queues;
+        let _ = match self.user {
+            true => queues.user.enqueue::<Arc<Self>, RX_USER>(self.clone()),
+            false => queues.tx.enqueue::<Arc<Self>, RX>(self.clone()),
+        };
     }
 
     fn enqueue_paging_in(self: &Arc<Self>) {
@@ -168,7 +209,23 @@ impl Qp {
     ///
     /// Context: process, no lock held.
     pub(crate) fn transmit(self: &Arc<Self>) {
-        self.rounds(&mut TcpSender::Process);
+        self.transmit_by(&mut TcpSender::Process);
+    }
+
+    /// Does the same in a work item of [`Qp::wait_queue`].
+    ///
+    /// Context: process, no lock held.
+    pub(super) fn transmit_and_wait(self: &Arc<Self>) {
+        if self.user {
+            let turn = UserTurn::begin(Waiting::Allowed);
+            self.transmit_by(&mut TcpSender::User(turn));
+        } else {
+            self.transmit();
+        }
+    }
+
+    fn transmit_by(self: &Arc<Self>, sender: &mut TcpSender<'_, '_>) {
+        self.rounds(sender);
         self.notify();
         self.watch_receives();
     }
@@ -240,7 +297,7 @@ impl Qp {
         let ran = self.tx.run(|tx| {
             let next = self.round(tx, sender);
             left = left.saturating_sub(1);
-            if left == 0 {
+            if left == 0 || sender.is_over() {
                 Next::Yield
             } else {
                 next
@@ -248,6 +305,10 @@ impl Qp {
         });
         match ran {
             Ran::Here | Ran::Elsewhere => {}
+            // It has not used up its turn, so this context could not go on.
+            Ran::Yielded if matches!(sender, TcpSender::User(_)) && !sender.is_over() => {
+                self.enqueue_tx_wait()
+            }
             Ran::Yielded => self.enqueue_tx(),
         }
     }
@@ -334,9 +395,39 @@ impl Qp {
         }
     }
 
+    /// Queues the work item of the transmit task. Context: any.
     pub(super) fn enqueue_tx(self: &Arc<Self>) {
+        let sends = match self.phase() {
+            QpPhase::Rts | QpPhase::Closing => true,
+            QpPhase::Idle
+            | QpPhase::Waiting
+            | QpPhase::Terminate
+            | QpPhase::Error
+            | QpPhase::Gone => false,
+        };
+        if self.user && sends {
+            // If it is queued already, it will see the new work.
+            let queue = &self.device.queues.user;
+            let _ = queue.enqueue::<Arc<Self>, TX_USER>(self.clone());
+        } else {
+            self.enqueue_tx_wait();
+        }
+    }
+
+    /// Queues the work item that may wait for what others hold. Context: any.
+    fn enqueue_tx_wait(self: &Arc<Self>) {
         // If it is queued already, it will see the new work.
-        let _ = self.device.queues.tx.enqueue::<Arc<Self>, TX>(self.clone());
+        let _ = self.wait_queue().enqueue::<Arc<Self>, TX>(self.clone());
+    }
+
+    /// Returns the queue of work items that may wait for what others hold.
+    pub(super) fn wait_queue(&self) -> &OwnedQueue {
+        let queues = &self.device.queues;
+        if self.user {
+            &queues.user_wait
+        } else {
+            &queues.tx
+        }
     }
 
     fn enqueue_tx_softirq(self: &Arc<Self>) {

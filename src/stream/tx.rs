@@ -242,8 +242,8 @@ enum Pause {
     Drained,
     /// Memory allocation failed.
     Starved,
-    /// Many requests were done without a message, or others kept changing the target of an atomic
-    /// operation; the task yields.
+    /// Many requests were done without a message, others kept changing the target of an atomic
+    /// operation, or others have their turn; the task yields.
     Yield,
 }
 
@@ -328,7 +328,7 @@ impl TxStream {
             return Next::Done;
         }
         for _ in 0..sender.budget() {
-            let filled = self.fill(qp, sender.grow());
+            let filled = self.fill(qp, sender);
             if filled == Err(Pause::Starved) && self.batch.is_empty() {
                 if !sender.may_sleep() {
                     return Next::Yield;
@@ -382,6 +382,7 @@ impl TxStream {
                 qp.inbound_reads.close();
             }
             if filled == Err(Pause::Yield) {
+                sender.end_turn();
                 return Next::Yield;
             }
             // A consumer that posts now rings the doorbell, but one that posted behind a full queue
@@ -433,7 +434,12 @@ impl TxStream {
 
     /// Fills the batch; the error says why it is shorter than [`BATCH_LEN`].
     #[inline]
-    fn fill(&mut self, qp: &Arc<impl StreamOwner>, grow: Grow) -> Result<(), Pause> {
+    fn fill(
+        &mut self,
+        qp: &Arc<impl StreamOwner>,
+        sender: &TcpSender<'_, '_>,
+    ) -> Result<(), Pause> {
+        let grow = sender.grow();
         // The MULPDU follows the EMSS, from batch to batch.
         let emss = self.conn.socket().emss();
         if emss != self.emss {
@@ -456,6 +462,10 @@ impl TxStream {
             }
             if self.current.is_some() {
                 self.cut_more(qp, grow);
+            }
+            // Short messages, and requests without one between them, take long to fill a batch.
+            if sender.is_over() {
+                return Err(Pause::Yield);
             }
         }
         // If the work ends with this batch, TCP must not wait for more.

@@ -149,7 +149,8 @@ else:
 time.sleep(3)
 if case == "half_closed":
     all_read()
-write("events/workqueue/workqueue_queue_work/filter", 'workqueue == "riwarp_conn" || workqueue == "riwarp_tx"')
+QUEUES = ("riwarp_conn", "riwarp_tx", "riwarp_user", "riwarp_user_wait")
+write("events/workqueue/workqueue_queue_work/filter", " || ".join(f'workqueue == "{name}"' for name in QUEUES))
 write("trace", "")
 write("events/workqueue/workqueue_queue_work/enable", "1")
 before, begin = worked(), time.monotonic()

@@ -8,12 +8,6 @@ use crate::net::TxBatch;
 use crate::sync::BhOff;
 use kernel::prelude::*;
 
-extern "C" {
-    fn riwarp_helper_bh_lock_sock(sk: *mut bindings::sock);
-    fn riwarp_helper_bh_unlock_sock(sk: *mut bindings::sock);
-    fn riwarp_helper_sk_owned_by_user(sk: *const bindings::sock) -> bool;
-}
-
 /// Whether the next send follows at once, so that TCP may hold back a partial last packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendHint {
@@ -55,24 +49,12 @@ impl Socket {
         &self,
         batch: &mut TxBatch,
         more: SendHint,
-        _off: BhOff<'_>,
+        off: BhOff<'_>,
     ) -> Result<usize> {
-        let sk = self.sk();
-        // SAFETY: `bh_lock_sock()` requires a valid socket, which `self` has, and bottom halves
-        // off, since softirqs take the lock too: `_off` proves it until the unlock below.
-        unsafe { riwarp_helper_bh_lock_sock(sk) };
-        // SAFETY: `sock_owned_by_user_nocheck()` reads a field of a valid socket, which changes
-        // only under the spin lock: it is held.
-        let sent = if unsafe { riwarp_helper_sk_owned_by_user(sk) } {
-            Err(EBUSY)
-        } else {
-            // SAFETY: `send_locked` requires a valid TCP socket without an owner whose spin lock
-            // is held: both as just done and checked, and nobody becomes the owner meanwhile.
-            unsafe { send_locked(sk, batch, more) }
-        };
-        // SAFETY: `bh_unlock_sock()` requires that the caller holds the lock: it was taken above.
-        unsafe { riwarp_helper_bh_unlock_sock(sk) };
-        sent
+        // SAFETY: `send_locked` requires a valid TCP socket without an owner whose spin lock is
+        // held: `try_locked` gives one.
+        self.try_locked(off, |sk| unsafe { send_locked(sk, batch, more) })
+            .unwrap_or(Err(EBUSY))
     }
 }
 

@@ -7,8 +7,11 @@
 mod tx {
     use super::super::{
         send::{
+            UserTurn,
+            Waiting,
             BUDGET,
-            SOFTIRQ_BUDGET, //
+            SOFTIRQ_BUDGET,
+            USER_BUDGET, //
         },
         *, //
     };
@@ -198,6 +201,40 @@ mod tx {
         assert!(rig.qp.sq.has_posted());
         assert_eq!(visit(&rig.qp, &mut TcpSender::Process), Some(Next::Done));
         assert!(!rig.qp.sq.has_posted());
+        Ok(())
+    }
+
+    /// Whoever owns the socket, and if it is preempted for long: others wait behind this item.
+    #[test]
+    fn a_work_item_that_may_not_wait_leaves_an_owned_socket_to_one_that_may() -> Result {
+        let (near, _far) = pair(Family::V4)?;
+        let rig = TxRig::new(near, &PARAMS)?;
+        let socket = rig.conn()?.socket();
+        socket.make_room(PLACES as usize * LEN * 2);
+        rig.post(1)?;
+        let mut never = TcpSender::User(UserTurn::begin(Waiting::Never));
+        let next = socket.with_inbound(|_| visit(&rig.qp, &mut never));
+        assert_eq!((next, rig.batches()), (Some(Next::Yield), 0));
+        let mut allowed = TcpSender::User(UserTurn::begin(Waiting::Allowed));
+        while visit(&rig.qp, &mut allowed) == Some(Next::Yield) {
+            allowed = TcpSender::User(UserTurn::begin(Waiting::Allowed));
+        }
+        assert_eq!(rig.batches(), 1);
+        Ok(())
+    }
+
+    /// However often it is rearmed meanwhile.
+    #[test]
+    fn a_work_item_of_a_process_has_one_budget() -> Result {
+        let (near, _far) = pair(Family::V4)?;
+        let rig = TxRig::new(near, &PARAMS)?;
+        rig.conn()?.socket().make_room(PLACES as usize * LEN * 2);
+        rig.post(4 * USER_BUDGET)?;
+        let mut sender = TcpSender::User(UserTurn::begin(Waiting::Never));
+        while !sender.is_over() {
+            assert_eq!(visit(&rig.qp, &mut sender), Some(Next::Yield));
+        }
+        assert!((1..=USER_BUDGET.into()).contains(&rig.batches()));
         Ok(())
     }
 

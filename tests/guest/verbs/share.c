@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What a process at nice 19 that sleeps costs a counter at nice 0 on the same processor, while the
+ * device carries out what it has posted. The measure is processor time by the guest's clocks: it
+ * is the same however slow the guest is.
+ *
+ * The process is a child. It connects queue pairs with each other, over the device's own address,
+ * and posts more to them than is done in the time of the case.
+ */
+
+#include "common.h"
+
+#include <dirent.h>
+#include <poll.h>
+#include <pthread.h>
+#include <rdma/rdma_user_rxe.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#define LEN (4 << 20)
+/* For how long the counter counts, alone and beside the process, in milliseconds. */
+#define ALONE 1000
+#define BESIDE 4000
+/* How long the process may take to post, in milliseconds. */
+#define IN_TIME (300000 * slow)
+/* The least share of what it had alone, in percent. */
+#define LEAST 40
+/* The least share of all processors that the kernel's workers take meanwhile, in percent. */
+#define BUSY 5
+
+/* --- the process ------------------------------------------------------------------------------ */
+
+static struct pair *pairs;
+
+static uint8_t *memory(void)
+{
+	uint8_t *buf = mmap(NULL, LEN, PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+
+	if (buf == MAP_FAILED)
+		_exit(3);
+	return buf;
+}
+
+/* Posts `requests` of 4 MiB from one end of a pair to the other, with one call. */
+static void post_list(struct end *from, struct end *to, enum ibv_wr_opcode op, int requests)
+{
+	static uint8_t *here, *there;
+	struct ibv_send_wr *wrs = calloc(requests, sizeof(*wrs)), *bad;
+	struct ibv_mr *mine, *theirs;
+	struct ibv_sge sge;
+
+	if (!here) {
+		here = memory();
+		there = memory();
+	}
+	mine = ibv_reg_mr(from->pd, here, LEN, IBV_ACCESS_LOCAL_WRITE);
+	theirs = ibv_reg_mr(to->pd, there, LEN, ALL_RIGHTS);
+	if (!wrs || !mine || !theirs)
+		_exit(5);
+	sge = (struct ibv_sge){ .addr = (uintptr_t)here, .length = LEN, .lkey = mine->lkey };
+	for (int n = 0; n < requests; n++) {
+		wrs[n] = wr_rdma(op, n, 0, &sge, 1, (uintptr_t)there, theirs->rkey);
+		wrs[n].next = n + 1 < requests ? &wrs[n + 1] : NULL;
+	}
+	if (ibv_post_send(from->qp, wrs, &bad))
+		_exit(6);
+	free(wrs);
+}
+
+static void open_pairs(int count, int requests)
+{
+	struct pair_opts opts = { .sq_depth = requests, .rq_depth = 1, .cq_depth = 16 };
+
+	pairs = calloc(count, sizeof(*pairs));
+	for (int i = 0; i < count; i++)
+		if (!pair_open(&pairs[i], &opts))
+			_exit(test_cannot_start());
+}
+
+static void one_list_of_writes(void)
+{
+	open_pairs(1, 16000);
+	post_list(&pairs->a, &pairs->b, IBV_WR_RDMA_WRITE, 16000);
+}
+
+/* Each of 256 queue pairs reads. The calls only send Read Requests; the device answers them. */
+static void lists_of_reads(void)
+{
+	open_pairs(128, 250);
+	for (int i = 0; i < 128; i++) {
+		post_list(&pairs[i].a, &pairs[i].b, IBV_WR_RDMA_READ, 250);
+		post_list(&pairs[i].b, &pairs[i].a, IBV_WR_RDMA_READ, 250);
+	}
+}
+
+/*
+ * Turns all of the queue into new requests, for which no message is sent, before the device has
+ * done the last ones; and then sleeps. It keeps its real-time priority, so that this goes on beside
+ * any load.
+ */
+static void *refill(void *arg)
+{
+	struct rxe_queue_buf *q = arg;
+
+	for (;;) {
+		uint32_t taken = __atomic_load_n(&q->consumer_index, __ATOMIC_ACQUIRE);
+
+		__atomic_store_n(&q->producer_index, (taken - 1) & q->index_mask, __ATOMIC_RELEASE);
+		ring_doorbell(pairs->a.qp);
+		sleep_ms(20);
+	}
+	return NULL;
+}
+
+#define COOKIE 0xabad1deaULL
+
+static void ring_without_messages(void)
+{
+	struct rxe_queue_buf *q = NULL;
+	struct mapping now[64];
+	size_t n;
+	struct ibv_send_wr wr;
+	struct ibv_sge sge;
+	struct region r;
+	struct ibv_mw *window;
+	struct ibv_wc wc;
+	pthread_t thread;
+
+	open_pairs(1, 32767);
+	if (!region_make(&r, pairs->a.pd, 64, IBV_ACCESS_LOCAL_WRITE))
+		_exit(4);
+	sge = sge_of(&r, 0, 8);
+	wr = wr_make(IBV_WR_RDMA_WRITE, COOKIE, IBV_SEND_SIGNALED, &sge, 0);
+	if (!post_send(&pairs->a, &wr) || !expect_wc(pairs->a.send_cq, &wc, COOKIE, IBV_WC_SUCCESS))
+		_exit(5);
+	n = device_mappings(now, ARRAY_SIZE(now));
+	for (size_t i = 0; i < n; i++) {
+		struct rxe_queue_buf *found = (void *)now[i].start;
+
+		/* Elements of completion queues have 64 octets. */
+		if (found->log2_elem_size > 6 && *(uint64_t *)found->data == COOKIE)
+			q = found;
+	}
+	window = ibv_alloc_mw(pairs->a.pd, IBV_MW_TYPE_2);
+	if (!q || !window)
+		_exit(6);
+	for (uint32_t i = 0; i <= q->index_mask; i++) {
+		struct rxe_send_wqe *e = (void *)(q->data + ((size_t)i << q->log2_elem_size));
+
+		memset(e, 0, sizeof(*e));
+		e->wr.opcode = IBV_WR_LOCAL_INV;
+		e->wr.ex.invalidate_rkey = window->rkey;
+	}
+	if (pthread_create(&thread, NULL, refill, q))
+		_exit(7);
+}
+
+/* --- the counter ------------------------------------------------------------------------------ */
+
+static void pin(void)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(0, &set);
+	if (sched_setaffinity(0, sizeof(set), &set))
+		_exit(2);
+}
+
+static int64_t micros(clockid_t clock)
+{
+	struct timespec ts;
+
+	clock_gettime(clock, &ts);
+	return ts.tv_sec * 1000000LL + ts.tv_nsec / 1000;
+}
+
+/* Counts for so long; returns the share of the processor in percent. `*count` is how far. */
+static int64_t counted(int64_t ms, uint64_t *count)
+{
+	int64_t begin = micros(CLOCK_MONOTONIC), ran = micros(CLOCK_THREAD_CPUTIME_ID), now;
+
+	*count = 0;
+	do {
+		for (volatile int i = 0; i < 10000; i++)
+			;
+		++*count;
+		now = micros(CLOCK_MONOTONIC);
+	} while (now - begin < ms * 1000);
+	return (micros(CLOCK_THREAD_CPUTIME_ID) - ran) * 100 / (now - begin);
+}
+
+/* Returns the processor time of the kernel's workers, in ticks. */
+static long worked(void)
+{
+	DIR *dir = opendir("/proc");
+	struct dirent *entry;
+	long sum = 0, user, system;
+	char path[300], line[1024];
+
+	while (dir && (entry = readdir(dir))) {
+		FILE *file;
+		char *rest;
+
+		snprintf(path, sizeof(path), "/proc/%s/stat", entry->d_name);
+		file = fopen(path, "r");
+		if (file && fgets(line, sizeof(line), file) && strstr(line, "(kworker") &&
+		    (rest = strrchr(line, ')')) &&
+		    sscanf(rest, ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %ld %ld", &user,
+			   &system) == 2)
+			sum += user + system;
+		if (file)
+			fclose(file);
+	}
+	if (dir)
+		closedir(dir);
+	return sum;
+}
+
+static pid_t begin(void (*process)(void), int *tells)
+{
+	struct sched_param urgent = { .sched_priority = 1 }, usual = { 0 };
+	struct rlimit files = { 65536, 65536 };
+	int fds[2];
+	pid_t pid;
+
+	if (pipe(fds))
+		return -1;
+	pid = fork();
+	if (pid) {
+		close(fds[1]);
+		*tells = fds[0];
+		return pid;
+	}
+	close(fds[0]);
+	pin();
+	setrlimit(RLIMIT_NOFILE, &files);
+	/* Until it sleeps it gets on whatever else the processor does. */
+	sched_setscheduler(0, SCHED_FIFO, &urgent);
+	process();
+	sched_setscheduler(0, SCHED_OTHER, &usual);
+	setpriority(PRIO_PROCESS, 0, 19);
+	if (write(fds[1], "", 1) != 1)
+		_exit(8);
+	for (;;)
+		pause();
+}
+
+static void keeps_its_share(void (*process)(void))
+{
+	uint64_t fast, slow_count;
+	int64_t alone, beside, took;
+	long before, busy;
+	struct pollfd ready = { .events = POLLIN };
+	int status;
+	pid_t pid;
+	char c;
+
+	pin();
+	alone = counted(ALONE, &fast);
+	took = micros(CLOCK_MONOTONIC);
+	pid = begin(process, &ready.fd);
+	if (poll(&ready, 1, IN_TIME) == 1 && read(ready.fd, &c, 1) == 1) {
+		sleep_ms(300);
+		took = micros(CLOCK_MONOTONIC);
+		before = worked();
+		beside = counted(BESIDE, &slow_count);
+		busy = worked() - before;
+		took = micros(CLOCK_MONOTONIC) - took;
+		busy = busy * (1000000 / sysconf(_SC_CLK_TCK)) * 100 / took;
+		printf("# share %lld %% of %lld %%, speed %.1f %%, workers %ld %%\n",
+		       (long long)beside, (long long)alone,
+		       slow_count * 100.0 * ALONE / BESIDE / fast, busy);
+		if (beside * 100 < alone * LEAST)
+			fail("the counter kept %lld %% of a processor, of %lld %% alone",
+			     (long long)beside, (long long)alone);
+		if (busy < BUSY)
+			fail("the workers took %ld %%: the device had nothing to do", busy);
+	} else {
+		fail("the process has not posted its requests after %lld ms",
+		     (long long)(micros(CLOCK_MONOTONIC) - took) / 1000);
+	}
+	kill(pid, SIGKILL);
+	waitpid(pid, &status, 0);
+	close(ready.fd);
+	if (WIFEXITED(status))
+		printf("# the process: exit status %d\n", WEXITSTATUS(status));
+}
+
+static void one_queue_pair_that_writes(void) { keeps_its_share(one_list_of_writes); }
+static void many_queue_pairs_that_read(void) { keeps_its_share(lists_of_reads); }
+static void requests_without_messages(void) { keeps_its_share(ring_without_messages); }
+
+int main(int argc, char **argv)
+{
+	test_begin(argc, argv);
+	RUN(one_queue_pair_that_writes);
+	RUN(many_queue_pairs_that_read);
+	if (has_extensions())
+		RUN(requests_without_messages);
+	return test_end();
+}
