@@ -20,6 +20,7 @@
 //!
 //! C header: `include/rdma/ib_verbs.h`.
 
+use super::iw_cm::QpCalls;
 use super::ops::table;
 use super::ops::DeviceOps;
 use super::ops::Driver;
@@ -66,6 +67,7 @@ struct DeviceTail<D: 'static> {
     /// The same.
     port_counters: PortCounterGroup<D>,
     counters: Counters,
+    calls: Arc<QpCalls>,
 }
 
 /// The descriptions of the counters, in the form of `ib_core`.
@@ -123,6 +125,30 @@ pub(super) unsafe fn device_counters<'a, D: 'static>(
     // SAFETY: `driver_part` requires a device whose operations are set and whose `dealloc_driver`
     // has not run, for `'a`: the caller guarantees that.
     unsafe { &driver_part::<D>(device).counters }
+}
+
+/// Returns the calls of the connection manager that are under way.
+///
+/// # Safety
+///
+/// As for [`device_data`].
+pub(super) unsafe fn device_calls<'a, D: 'static>(device: *mut bindings::ib_device) -> &'a QpCalls {
+    // SAFETY: `driver_part` requires a device whose operations are set and whose `dealloc_driver`
+    // has not run, for `'a`: the caller guarantees that.
+    unsafe { &driver_part::<D>(device).calls }
+}
+
+/// Takes a reference that keeps a device registered, to be dropped by `ib_device_put()`; returns
+/// false if the device is being removed.
+///
+/// Context: any.
+///
+/// # Safety
+///
+/// `device` must be a device that is not freed.
+pub(super) unsafe fn try_get_device(device: *mut bindings::ib_device) -> bool {
+    // SAFETY: The helper requires a device that is not freed, which the caller guarantees.
+    unsafe { riwarp_helper_ib_device_try_get(device) }
 }
 
 /// # Safety
@@ -255,7 +281,7 @@ impl DeviceLink {
         // A work item delivers the event later. `ib_core` waits for such items only after the last
         // of these references is gone, so without one the item could find the device freed.
         // SAFETY: The device is valid until the pointer is revoked, which waits for the guard.
-        if !unsafe { riwarp_helper_ib_device_try_get(device) } {
+        if !unsafe { try_get_device(device) } {
             return;
         }
         let mut raw = bindings::ib_event {
@@ -266,7 +292,7 @@ impl DeviceLink {
         raw.element.port_num = port;
         // SAFETY: The event is copied; it may be raised in any context.
         unsafe { bindings::ib_dispatch_event(&raw) };
-        // SAFETY: `riwarp_helper_ib_device_try_get()` above took the reference.
+        // SAFETY: `try_get_device` above took the reference.
         unsafe { bindings::ib_device_put(device) };
     }
 
@@ -387,6 +413,7 @@ impl<T: Driver> Registration<T> {
         let settings = SettingGroup::try_new(T::SETTINGS)?;
         let port_counters = PortCounterGroup::try_new(T::PORT_COUNTERS)?;
         let counters = Counters::try_new(T::COUNTERS)?;
+        let calls = QpCalls::new()?;
         let data = make(link.clone(), net.id())?;
 
         let driver_part = DeviceTail {
@@ -395,6 +422,7 @@ impl<T: Driver> Registration<T> {
             settings,
             port_counters,
             counters,
+            calls,
         };
         // From here on `ops.dealloc_driver` closes the link; `undo` calls it as well.
         dead.dismiss();

@@ -11,11 +11,13 @@
 //! * A [`CmId`] is a counted reference that the driver may keep as long as it likes; the connection
 //!   manager frees the C object with the last reference. It drops events that come after the
 //!   consumer destroyed the object.
-//! * The connection manager holds a reference to the queue pair named in `connect` and `accept`,
-//!   from before the call until CLOSE, a failed CONNECT_REPLY or the destruction of the object.
-//!   After [`QpOps::destroy`](super::ops::QpOps::destroy), `kernel_ext` raises the events that the
-//!   connection still owes and waits for that reference. So the wait ends even if the consumer's
-//!   object still exists, as in a killed process, whose queue pairs are destroyed first.
+//! * The connection manager holds a reference for the queue pair named in `connect` and `accept`,
+//!   from before the call until CLOSE, a failed CONNECT_REPLY or the destruction of the object. If
+//!   a consumer rejects what it has accepted, only the destruction is left, which may come late or
+//!   wait for the end of the process. So the reference is not to the queue pair but to its
+//!   [`QpLink`], and what the connection manager takes for the queue pair is a part of that.
+//!   Destroying a queue pair raises the events that its connection still owes and waits for no
+//!   reference. As long as one exists, the device stays registered.
 //! * A listener's CONNECT_REQUEST carries a number by which the driver identifies its connection.
 //!   The number comes back in `accept` or `reject`. It never comes back if the connection manager
 //!   has no memory for the child object of the request, or if the listener is destroyed before the
@@ -70,9 +72,12 @@ use kernel::ffi;
 use kernel::prelude::*;
 use kernel::sync::Arc;
 
+mod calls;
 pub(super) mod requests;
 
+pub(super) use calls::QpCalls;
 pub use requests::CmOps;
+use requests::RequestState;
 
 /// The consumer's parameters of `connect` and `accept`.
 #[derive(Clone, Copy, Debug)]
@@ -149,6 +154,8 @@ unsafe impl Sync for Endpoint {}
 /// takes its own lock inside and does not call back.
 #[pin_data]
 struct CmPhaseCell {
+    /// The name of the connection, if it was accepted.
+    name: Option<NonZeroUsize>,
     #[pin]
     phase: SpinLockIrq<CmPhase>,
 }
@@ -176,9 +183,10 @@ enum CmPhase {
 }
 
 impl CmPhaseCell {
-    fn new(phase: CmPhase) -> Result<Arc<Self>> {
+    fn new(phase: CmPhase, name: Option<NonZeroUsize>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
+                name,
                 phase <- new_spinlock_irq!(phase),
             }),
             GFP_KERNEL,
@@ -302,13 +310,12 @@ impl CmId {
         event.remote_addr = request.remote.to_raw();
         event.ird = depth(request.ird);
         event.ord = depth(request.ord);
-        event.provider_data = core::ptr::without_provenance_mut(name.get());
+        event.provider_data = RequestState::Name(name).to_raw();
         self.endpoint.send(&mut event)
     }
 
     /// Attaches the endpoint to the queue pair of the connection.
-    fn attach(&self, qp: Option<QpLink>) -> Result<Attached> {
-        let qp = qp.ok_or(EINVAL)?;
+    fn attach(&self, qp: QpLink) -> Result<Attached> {
         let before = qp.attach(self.endpoint.clone())?;
         Ok(Attached {
             qp,

@@ -3,7 +3,7 @@
 //! The connection manager: the life of one TCP connection, from start-up to release.
 //!
 //! It opens, accepts and rejects connections for the iWARP connection manager ([`connect`],
-//! [`accept`], [`reject`]) and for queue pairs that know their peer ([`connect_oob`]). It exchanges
+//! [`accept`], [`reject`], [`abort`]) and for queue pairs that know their peer ([`connect_oob`]). It exchanges
 //! the MPA start-up frames, hands the stream to the queue pair, ends it
 //! ([`StreamConnection::close`], [`StreamConnection::leave`], [`StreamConnection::detach_qp`]) and
 //! raises the events of the iWARP connection manager.
@@ -124,6 +124,7 @@ mod trace;
 pub(in crate::cm) use self::table::Conns;
 pub(crate) use self::{
     requests::{
+        abort,
         accept,
         connect,
         connect_oob,

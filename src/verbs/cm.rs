@@ -53,6 +53,10 @@ impl CmOps for Conn {
         conn::reject(dev.cm.as_arc_borrow(), name, private_data)
     }
 
+    fn abort(dev: ArcBorrow<'_, RdmaDevice>, name: NonZeroUsize) {
+        conn::abort(dev.cm.as_arc_borrow(), name);
+    }
+
     fn create_listen(
         dev: ArcBorrow<'_, RdmaDevice>,
         id: CmId,

@@ -13,6 +13,7 @@ run() {
 	for program; do
 		[ "$program" != extensions ] || other_device
 		[ "$program" != dmabuf ] || test_module exporter
+		[ "$program" != release ] || test_module cmqueue
 		NETDEV=$NET_B relay $((150 + ${VANDAL_SECONDS:-0})) "$VERBS_DIR/$program" "$IP4_B"
 	done
 }
@@ -25,7 +26,7 @@ other_device() {
 }
 
 programs='query limits notify sends oneway rdma once order sge iova rereg dmabuf odp revoke resources srq cqfull flush privdata
-connect found'
+connect release found'
 ends_up self
 # The library determines which operations can be posted and how the shared queues are laid out.
 if [ "$TYPE" = riwarp ]; then
@@ -36,7 +37,7 @@ if [ "$TYPE" = riwarp ]; then
 	unset EXTENSIONS
 	ends_down
 	TYPE=riwarp_siw
-	programs='query limits notify sends oneway rdma sge rereg dmabuf odp resources srq cqfull found'
+	programs='query limits notify sends oneway rdma sge rereg dmabuf odp resources srq cqfull release found'
 	ends_up self
 fi
 # shellcheck disable=SC2086

@@ -12,8 +12,9 @@ use crate::bindings;
 use crate::compat::ECONNRESET;
 use crate::compat::EISCONN;
 use crate::net::SockAddr;
+use crate::rdma::device::device_calls;
 use crate::rdma::device::device_data;
-use crate::rdma::object::QpObject;
+use crate::rdma::object::QpLink;
 use crate::rdma::ops::Driver;
 use crate::rdma::ops::QpOps;
 use core::num::NonZeroUsize;
@@ -79,6 +80,12 @@ pub trait CmOps: Sized + Send + Sync + 'static {
         private_data: &[u8],
     ) -> Result;
 
+    /// Aborts the connection with this name, which was accepted, if it still exists. The consumer
+    /// gets no event any more, or has got all of them.
+    ///
+    /// `ib_device_ops.iw_reject` and `iw_accept` of a connection that was accepted before.
+    fn abort(dev: ArcBorrow<'_, <Self::Driver as Driver>::Device>, name: NonZeroUsize);
+
     /// Begins to listen at `id.local_addr()`.
     ///
     /// `ib_device_ops.iw_create_listen`.
@@ -104,14 +111,18 @@ struct CmCall {
 }
 
 impl CmCall {
-    /// Begins a call.
+    /// Begins a call, which accepts the connection `name` if it is given.
     ///
     /// # Safety
     ///
     /// `raw` must be null or a valid object during the call, and no event of it pending.
-    unsafe fn begin(raw: *mut bindings::iw_cm_id, phase: CmPhase) -> Result<(Self, CmId)> {
+    unsafe fn begin(
+        raw: *mut bindings::iw_cm_id,
+        phase: CmPhase,
+        name: Option<NonZeroUsize>,
+    ) -> Result<(Self, CmId)> {
         let raw = NonNull::new(raw).ok_or(EINVAL)?;
-        let cell = CmPhaseCell::new(phase)?;
+        let cell = CmPhaseCell::new(phase, name)?;
         // SAFETY: `Endpoint::new` requires an object that is valid during the call; the caller
         // guarantees that for `raw`.
         let endpoint = unsafe { Endpoint::new(raw, cell.clone()) };
@@ -182,36 +193,45 @@ unsafe fn bytes_from_raw<'a>(data: *const c_void, len: usize) -> &'a [u8] {
 }
 
 /// What the object of a request knows: `provider_data`.
-enum RequestState {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RequestState {
     /// The name of the connection, which was neither accepted nor rejected.
     Name(NonZeroUsize),
-    /// The number of the queue pair that it was accepted with.
-    Accepted(u32),
+    /// What the connection manager has got for the queue pair that it was accepted with, and keeps
+    /// as long as it lets its consumer accept or reject the connection once more.
+    Accepted(NonNull<bindings::ib_qp>),
     /// Nothing: it was rejected, or could not be accepted.
     Over,
 }
 
-/// The bit of `provider_data` that tells a queue pair from a name; names count from 1.
-const ACCEPTED: usize = 1 << (usize::BITS - 1);
+impl RequestState {
+    /// Returns the value of the field. Names are odd, addresses even.
+    pub(super) fn to_raw(self) -> *mut c_void {
+        match self {
+            Self::Name(name) => core::ptr::without_provenance_mut(name.get() << 1 | 1),
+            Self::Accepted(qp) => qp.as_ptr().cast(),
+            Self::Over => core::ptr::null_mut(),
+        }
+    }
 
-/// Replaces what the object of a request knows by the number of a queue pair, or by nothing.
-///
-/// # Safety
-///
-/// `raw` must be the valid object of an `accept` or `reject` of this driver.
-unsafe fn replace_state(raw: *mut bindings::iw_cm_id, accepted: Option<u32>) -> RequestState {
-    // SAFETY: A `&mut` requires valid memory that nothing else uses: the caller guarantees that
-    // `raw` is a valid object, and only `accept`, `reject` and the creation of the child use the
-    // field, which the connection manager's users run one after the other.
-    let data = unsafe { &mut (*raw).provider_data };
-    // CAST: widens; 64-bit machines only.
-    let new = accepted.map_or(0, |qpn| ACCEPTED | qpn as usize);
-    let old = core::mem::replace(data, core::ptr::without_provenance_mut(new)).addr();
-    match NonZeroUsize::new(old) {
-        None => RequestState::Over,
-        // CAST: the low half has the number.
-        Some(_) if old & ACCEPTED != 0 => RequestState::Accepted(old as u32),
-        Some(name) => RequestState::Name(name),
+    fn from_raw(raw: *mut c_void) -> Self {
+        if raw.addr() & 1 == 0 {
+            return NonNull::new(raw.cast()).map_or(Self::Over, Self::Accepted);
+        }
+        NonZeroUsize::new(raw.addr() >> 1).map_or(Self::Over, Self::Name)
+    }
+
+    /// Replaces what the object of a request knows, and returns what it knew.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must be the valid object of an `accept` or `reject` of this driver.
+    unsafe fn replace(raw: *mut bindings::iw_cm_id, new: Self) -> Self {
+        // SAFETY: A `&mut` requires valid memory that nothing else uses: the caller guarantees that
+        // `raw` is a valid object, and only `accept`, `reject` and the creation of the child use
+        // the field, which the connection manager's users run one after the other.
+        let data = unsafe { &mut (*raw).provider_data };
+        Self::from_raw(core::mem::replace(data, new.to_raw()))
     }
 }
 
@@ -225,12 +245,15 @@ pub(in crate::rdma) unsafe extern "C" fn connect<T: Driver>(
     param: *mut bindings::iw_cm_conn_param,
 ) -> c_int {
     let begin = || {
-        // SAFETY: `CmCall::begin` requires an object that is valid during the call, and no event
-        // of it pending: `raw` is, by this function's `# Safety`, and events follow this call.
-        let (call, id) = unsafe { CmCall::begin(raw, CmPhase::ConnectCall) }?;
         // SAFETY: A field of `raw`, which is valid; `ib_core` sets it before the driver sees the
         // object.
         let device = unsafe { (*raw).device };
+        // SAFETY: `device_calls` requires a device of `T` that is registered or being registered:
+        // that holds while a verb runs.
+        let link = unsafe { device_calls::<T::Device>(device) }.end();
+        // SAFETY: `CmCall::begin` requires an object that is valid during the call, and no event
+        // of it pending: `raw` is, by this function's `# Safety`, and events follow this call.
+        let (call, id) = unsafe { CmCall::begin(raw, CmPhase::ConnectCall, None) }?;
         // SAFETY: `device_data` requires a device of `T` that is registered or being registered:
         // that holds while a verb runs.
         let dev = unsafe { device_data::<T::Device>(device) };
@@ -238,7 +261,7 @@ pub(in crate::rdma) unsafe extern "C" fn connect<T: Driver>(
         // with this call, and private data of the stated length: `param` is so, by this function's
         // `# Safety`.
         let param = unsafe { param_from_raw(param) };
-        let attached = id.attach(T::Qp::find(dev, param.qpn))?;
+        let attached = id.attach(link.ok_or(EINVAL)?)?;
         attached.keep_if(call.end(T::Conn::connect(dev, id, &param)))
     };
     from_result(|| {
@@ -277,9 +300,10 @@ unsafe fn fail_by_event(raw: *mut bindings::iw_cm_id, error: Error) -> Result {
 
 /// `ops.iw_accept`.
 ///
-/// Until the connection is up, the connection manager lets its consumer accept it once more: it
-/// takes a reference to the queue pair that is named now, and forgets the one to the first. Then
-/// that is given back, and the connection ends for the consumer, which drops the other one.
+/// Until it has handled ESTABLISHED, the connection manager lets its consumer accept a connection
+/// once more: it takes a reference to the queue pair that is named now, and forgets the one to the
+/// first. Then that is dropped here, and the connection ends, so that the connection manager drops
+/// the other one.
 ///
 /// # Safety
 ///
@@ -300,27 +324,30 @@ pub(in crate::rdma) unsafe extern "C" fn accept<T: Driver>(
         // with this call, and private data of the stated length: `param` is so, by this function's
         // `# Safety`.
         let param = unsafe { param_from_raw(param) };
-        // SAFETY: `replace_state` requires the valid object of an `accept` or `reject`: `raw` is,
-        // by this function's `# Safety`.
-        let name = match unsafe { replace_state(raw, None) } {
+        // SAFETY: `device_calls` requires a device of `T` that is registered or being registered:
+        // that holds while a verb runs.
+        let link = unsafe { device_calls::<T::Device>(device) }.end();
+        let link = link.ok_or(EINVAL)?;
+        // SAFETY: `RequestState::replace` requires the valid object of an `accept` or `reject`:
+        // `raw` is, by this function's `# Safety`.
+        let name = match unsafe { RequestState::replace(raw, RequestState::Over) } {
             RequestState::Name(name) => name,
             RequestState::Accepted(first) => {
-                // SAFETY: `replace_state` requires the valid object of an `accept` or `reject`:
-                // `raw` is, by this function's `# Safety`.
-                unsafe { replace_state(raw, Some(param.qpn)) };
-                if let Some(qp) = T::Qp::find(dev, first) {
-                    if let Some(connection) = qp.connection_of(raw) {
-                        connection.settle();
-                    }
-                    qp.remove_user();
-                }
+                // SAFETY: `RequestState::replace` requires the valid object of an `accept` or
+                // `reject`: `raw` is, by this function's `# Safety`.
+                unsafe { RequestState::replace(raw, RequestState::Accepted(link.cm_qp())) };
+                // SAFETY: `end_accepted` requires what the connection manager has, or had: its
+                // reference to the first queue pair is the one that it has just forgotten.
+                unsafe { end_accepted::<T>(dev, raw, first, Endpoint::settle) };
+                // SAFETY: `put_cm_qp` requires the reference: nobody else knows of it any more.
+                unsafe { QpLink::put_cm_qp(first) };
                 return Ok(0);
             }
             RequestState::Over => return Err(EINVAL),
         };
         // SAFETY: `CmCall::begin` requires an object that is valid during the call, and no event
         // of it pending: `raw` is, by this function's `# Safety`, and events follow this call.
-        let (call, id) = match unsafe { CmCall::begin(raw, CmPhase::AcceptCall) } {
+        let (call, id) = match unsafe { CmCall::begin(raw, CmPhase::AcceptCall, Some(name)) } {
             Ok(begun) => begun,
             Err(error) => {
                 // The connection manager forgets a connection that it could not accept.
@@ -328,18 +355,48 @@ pub(in crate::rdma) unsafe extern "C" fn accept<T: Driver>(
                 return Err(error);
             }
         };
-        let attached = id.attach(T::Qp::find(dev, param.qpn)).inspect_err(|_| {
+        let accepted = RequestState::Accepted(link.cm_qp());
+        let attached = id.attach(link).inspect_err(|_| {
             let _ = T::Conn::reject(dev, name, &[]);
         })?;
         attached.keep_if(call.end(T::Conn::accept(dev, id, name, &param)))?;
-        // SAFETY: `replace_state` requires the valid object of an `accept` or `reject`: `raw` is,
-        // by this function's `# Safety`.
-        unsafe { replace_state(raw, Some(param.qpn)) };
+        // SAFETY: `RequestState::replace` requires the valid object of an `accept` or `reject`:
+        // `raw` is, by this function's `# Safety`.
+        unsafe { RequestState::replace(raw, accepted) };
         Ok(0)
     })
 }
 
+/// Ends a connection that was accepted, if it is still the one of its queue pair, with `events` for
+/// the consumer.
+///
+/// # Safety
+///
+/// `qp` must be what `iw_get_qp` has returned for the accept by the object `raw` of a device of
+/// `T`, with the reference of the connection manager.
+unsafe fn end_accepted<T: Driver>(
+    dev: ArcBorrow<'_, T::Device>,
+    raw: *mut bindings::iw_cm_id,
+    qp: NonNull<bindings::ib_qp>,
+    events: impl FnOnce(&Endpoint),
+) {
+    // SAFETY: `of_cm_qp` requires what `get_cm_qp` has returned, with its reference: the caller
+    // guarantees that.
+    let link = unsafe { QpLink::of_cm_qp(qp.as_ptr()) };
+    let Some(endpoint) = link.and_then(|link| link.connection_of(raw)) else {
+        return;
+    };
+    events(&endpoint);
+    if let Some(name) = endpoint.cell.name {
+        T::Conn::abort(dev, name);
+    }
+}
+
 /// `ops.iw_reject`.
+///
+/// Until it has handled ESTABLISHED, the connection manager also lets its consumer reject a
+/// connection that it has accepted, and expects no event of that any more. The peer may have the
+/// Reply already, so the connection is aborted.
 ///
 /// # Safety
 ///
@@ -357,16 +414,14 @@ pub(in crate::rdma) unsafe extern "C" fn reject<T: Driver>(
         // SAFETY: `device_data` requires a device of `T` that is registered or being registered:
         // that holds while a verb runs.
         let dev = unsafe { device_data::<T::Device>(device) };
-        // SAFETY: `replace_state` requires the valid object of an `accept` or `reject`: `raw` is,
-        // by this function's `# Safety`.
-        let name = match unsafe { replace_state(raw, None) } {
+        // SAFETY: `RequestState::replace` requires the valid object of an `accept` or `reject`:
+        // `raw` is, by this function's `# Safety`.
+        let name = match unsafe { RequestState::replace(raw, RequestState::Over) } {
             RequestState::Name(name) => name,
-            // The connection manager expects no event any more.
-            RequestState::Accepted(qpn) => {
-                let qp = T::Qp::find(dev, qpn);
-                if let Some(connection) = qp.and_then(|qp| qp.connection_of(raw)) {
-                    connection.abandon();
-                }
+            RequestState::Accepted(qp) => {
+                // SAFETY: `end_accepted` requires what the connection manager has: it keeps the
+                // reference until after this call.
+                unsafe { end_accepted::<T>(dev, raw, qp, Endpoint::abandon) };
                 return Err(EINVAL);
             }
             RequestState::Over => return Err(EINVAL),
@@ -392,7 +447,7 @@ pub(in crate::rdma) unsafe extern "C" fn create_listen<T: Driver>(
         let backlog = u32::try_from(backlog)?;
         // SAFETY: `CmCall::begin` requires an object that is valid during the call, and no event
         // of it pending: `raw` is, by this function's `# Safety`, and events follow this call.
-        let (_, id) = unsafe { CmCall::begin(raw, CmPhase::Listening) }?;
+        let (_, id) = unsafe { CmCall::begin(raw, CmPhase::Listening, None) }?;
         // SAFETY: A field of `raw`, which is valid; `ib_core` sets it before the driver sees the
         // object.
         let device = unsafe { (*raw).device };
@@ -432,11 +487,12 @@ pub(in crate::rdma) unsafe extern "C" fn destroy_listen<T: Driver>(
 /// `ops.iw_get_qp`.
 ///
 /// Takes the reference that the connection manager requests next by `iw_add_ref`: the pointer alone
-/// would not keep the queue pair until then.
+/// would keep nothing until then.
 ///
 /// # Safety
 ///
-/// As the connection manager calls it: the device is registered, and `iw_add_ref` follows.
+/// As the connection manager calls it: the device is registered, and `iw_add_ref` follows, then in
+/// the same thread `iw_connect`, `iw_accept` or `iw_rem_ref`.
 pub(in crate::rdma) unsafe extern "C" fn get_qp<T: Driver>(
     device: *mut bindings::ib_device,
     qpn: c_int,
@@ -444,12 +500,21 @@ pub(in crate::rdma) unsafe extern "C" fn get_qp<T: Driver>(
     // SAFETY: `device_data` requires a device of `T` whose operations are set, and stay so:
     // `ib_core` calls this for such devices only, by this function's `# Safety`.
     let dev = unsafe { device_data::<T::Device>(device) };
+    // SAFETY: `device_calls` requires the same.
+    let calls = unsafe { device_calls::<T::Device>(device) };
     // CAST: The number is unsigned; the C interface has it in an int.
-    let link = T::Qp::find(dev, qpn as u32);
-    match link.and_then(|link| link.add_user()) {
-        Some(qp) => qp.as_ptr(),
-        None => core::ptr::null_mut(),
+    let Some(link) = T::Qp::find(dev, qpn as u32) else {
+        return core::ptr::null_mut();
+    };
+    let Some(qp) = link.get_cm_qp() else {
+        return core::ptr::null_mut();
+    };
+    if calls.begin(link).is_err() {
+        // SAFETY: `put_cm_qp` requires the reference, which was just taken.
+        unsafe { QpLink::put_cm_qp(qp) };
+        return core::ptr::null_mut();
     }
+    qp.as_ptr()
 }
 
 /// `ops.iw_add_ref`: does nothing, because [`get_qp`] already took the reference.
@@ -468,10 +533,35 @@ pub(in crate::rdma) unsafe extern "C" fn add_ref(_qp: *mut bindings::ib_qp) {}
 ///
 /// As the connection manager calls it: it holds a reference, which this call drops.
 pub(in crate::rdma) unsafe extern "C" fn rem_ref<T: Driver>(qp: *mut bindings::ib_qp) {
-    // The link outlives the queue pair, which may be freed as soon as the reference is dropped.
-    // SAFETY: `driver_part` requires a structure that was filled and is not emptied meanwhile: the
-    // connection manager holds a reference, by this function's `# Safety`, and `destroy_qp` waits
-    // for that reference to go before it empties `qp`.
-    let link = unsafe { QpObject::<T>::driver_part(qp) }.link.clone();
-    link.remove_user();
+    // SAFETY: A field of what `get_qp` has returned, which the reference keeps.
+    let device = unsafe { (*qp).device };
+    // If `iw_cm_connect` fails before it calls `iw_connect`.
+    // SAFETY: `device_calls` requires a device of `T` whose `dealloc_driver` has not run: the
+    // reference keeps the device registered.
+    drop(unsafe { device_calls::<T::Device>(device) }.end());
+    if let Some(qp) = NonNull::new(qp) {
+        // SAFETY: `put_cm_qp` requires the reference, which the connection manager drops by this
+        // call.
+        unsafe { QpLink::put_cm_qp(qp) };
+    }
+}
+
+#[kernel::prelude::kunit_tests(riwarp_cm_requests)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_knows_a_name_or_a_queue_pair() -> Result {
+        let name = NonZeroUsize::new(usize::MAX >> 1).ok_or(EINVAL)?;
+        let qp = QpLink::dead()?.cm_qp();
+        for state in [
+            RequestState::Name(NonZeroUsize::MIN),
+            RequestState::Name(name),
+            RequestState::Accepted(qp),
+            RequestState::Over,
+        ] {
+            assert_eq!(RequestState::from_raw(state.to_raw()), state);
+        }
+        Ok(())
+    }
 }

@@ -1,25 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Links of queue pairs, through which the connection manager also finds them.
+//!
+//! The connection manager keeps a reference to a queue pair as long as its own object likes, which
+//! may be as long as a consumer does not destroy that. So it gets no pointer to the structure that
+//! the consumer owns, but one to a [`CmQp`], which is part of the link and counted with it:
+//! destroying a queue pair closes the link and waits for nobody.
 
 use super::ObjectPtr;
 use super::QpId;
+use super::QpObject;
 use crate::bindings;
 use crate::compat::new_spinlock_irq;
 use crate::compat::SpinLockIrq;
+use crate::rdma::device::try_get_device;
 use crate::rdma::iw_cm::Endpoint;
+use crate::rdma::ops::Driver;
 use crate::rdma::types::QpEvent;
 use crate::sync::BhRevocable;
 use core::ptr::NonNull;
+use kernel::container_of;
 use kernel::prelude::*;
 use kernel::sync::atomic::Acquire;
 use kernel::sync::atomic::Atomic;
-use kernel::sync::atomic::Full;
-use kernel::sync::atomic::Relaxed;
 use kernel::sync::atomic::Release;
 use kernel::sync::Arc;
-use kernel::sync::Completion;
+use kernel::sync::ArcBorrow;
 use kernel::task::Kuid;
+use kernel::types::Opaque;
 
 /// Reports from the driver's queue pair to its consumer.
 #[derive(Clone)]
@@ -33,12 +41,51 @@ struct QpLinkInner {
     maker: Option<Kuid>,
     /// Whether the C object is complete, so that the connection manager may find it.
     filled: Atomic<bool>,
-    /// The references of the connection manager, plus one of the link's own.
-    users: Atomic<i32>,
     #[pin]
-    unused: Completion,
+    cm_qp: CmQp,
     #[pin]
     connection: SpinLockIrq<Connection>,
+}
+
+/// What the connection manager takes for a queue pair.
+///
+/// `iwcm.c` passes it to `iw_add_ref`, to `iw_rem_ref` and, with the new state alone, to
+/// `ib_modify_qp()`. That reads `real_qp`, and of the object behind it `device`, `port`, `counter`,
+/// `qp_type` and `qp_sec` (`verbs.c`, `security.c`), and passes it to `ops.modify_qp`. A port, a
+/// counter and security belong to other networks: as in a queue pair that only `rdma_cm` connects,
+/// they are zero.
+///
+/// # Invariants
+///
+/// Its memory is that of a `struct ib_qp`, none of whose fields changes. `real_qp` points to
+/// itself. `pd` is null, which it is in no queue pair that `create_qp` has filled.
+#[pin_data]
+struct CmQp {
+    #[pin]
+    raw: Opaque<bindings::ib_qp>,
+}
+
+// SAFETY: Nothing in it belongs to a thread.
+unsafe impl Send for CmQp {}
+// SAFETY: By the type's invariant it is only read.
+unsafe impl Sync for CmQp {}
+
+impl CmQp {
+    fn new(device: *mut bindings::ib_device) -> impl PinInit<Self> {
+        pin_init!(Self {
+            // INVARIANT: All other fields, `pd` among them, are zero.
+            raw <- Opaque::ffi_init(move |raw: *mut bindings::ib_qp| {
+                let content = bindings::ib_qp {
+                    device,
+                    real_qp: raw,
+                    qp_type: bindings::ib_qp_type_IB_QPT_RC,
+                    ..Default::default()
+                };
+                // SAFETY: By the contract of `ffi_init`, `raw` is valid for writes.
+                unsafe { raw.write(content) };
+            }),
+        })
+    }
 }
 
 /// The connection of a queue pair.
@@ -88,9 +135,10 @@ impl QpLink {
     ///
     /// # Safety
     ///
-    /// `qp` must stay valid until [`Self::close`] returned.
+    /// `qp` must stay valid until [`Self::close`] returned, and `device`, its device, as long.
     pub(in crate::rdma) unsafe fn new(
         qp: NonNull<bindings::ib_qp>,
+        device: *mut bindings::ib_device,
         maker: Option<Kuid>,
     ) -> Result<Self> {
         let inner = Arc::pin_init(
@@ -99,8 +147,7 @@ impl QpLink {
                 id: QpId(qp.as_ptr().addr()),
                 maker,
                 filled: Atomic::new(false),
-                users: Atomic::new(1),
-                unused <- Completion::new(),
+                cm_qp <- CmQp::new(device),
                 connection <- new_spinlock_irq!(Connection::None),
             }),
             GFP_KERNEL_ACCOUNT,
@@ -112,7 +159,7 @@ impl QpLink {
     #[cfg(CONFIG_KUNIT = "y")]
     pub fn dead() -> Result<Self> {
         // SAFETY: The link is closed at once, so nothing uses the pointer.
-        let link = unsafe { Self::new(NonNull::dangling(), None) }?;
+        let link = unsafe { Self::new(NonNull::dangling(), core::ptr::null_mut(), None) }?;
         link.close();
         Ok(link)
     }
@@ -166,45 +213,119 @@ impl QpLink {
             }
     }
 
-    /// Returns the C object with one more reference of the connection manager.
+    /// Returns what the connection manager takes for the queue pair, with a reference that it owns
+    /// from now on, and gives back by [`Self::put_cm_qp`].
     ///
-    /// Returns `None` if the object is not filled yet, the link is closed, or the calling process
-    /// has no right to it.
+    /// The reference also keeps the device registered, whose operations the connection manager
+    /// calls: `rdma_cm` may have let go of the device by then, if its consumer's handler has asked
+    /// for the end of the connection. It never keeps the device for long: before `ib_core` waits
+    /// for such references, `rdma_cm` has destroyed its objects of the device.
+    ///
+    /// Returns `None` if the object is not filled yet, the link is closed, the calling process has
+    /// no right to it, or the device is being removed.
     ///
     /// Context: any but hard interrupt; interrupts may be off.
-    pub(in crate::rdma) fn add_user(&self) -> Option<NonNull<bindings::ib_qp>> {
-        // The guard is held until the reference is counted: destroying the queue pair first revokes
-        // the pointer, then waits for all counted references.
-        let qp = self.0.object.try_access()?;
+    pub(in crate::rdma) fn get_cm_qp(&self) -> Option<NonNull<bindings::ib_qp>> {
+        // The guard keeps the queue pair, and so its device, until the reference is taken.
+        let _open = self.0.object.try_access()?;
         if !self.may_connect(&Caller::current()) {
             return None;
         }
-        // ORDERING: none of its own: the end of the guard, a release, pairs with the revocation, so
-        // the destruction, which waits after it, sees this count.
-        self.0.users.fetch_add(1, Relaxed);
-        Some(qp.0)
+        let qp = self.cm_qp();
+        // SAFETY: A field of the link's own structure, which never changes.
+        let device = unsafe { (*qp.as_ptr()).device };
+        // SAFETY: `try_get_device` requires a device that is not freed: the caller of `new` keeps
+        // it until the link is closed.
+        if !unsafe { try_get_device(device) } {
+            return None;
+        }
+        // `put_cm_qp` takes it again.
+        let _owned = Arc::into_raw(self.0.clone());
+        Some(qp)
     }
 
-    /// Drops a reference of the connection manager.
-    pub(in crate::rdma) fn remove_user(&self) {
-        // ORDERING: `Full` pairs with the same of the last user: what each did with the queue pair
-        // comes before `complete_all`, for which the destruction waits.
-        if self.0.users.fetch_sub(1, Full) == 1 {
-            self.0.unused.complete_all();
+    /// Returns what the connection manager takes for the queue pair, without a reference.
+    pub(in crate::rdma) fn cm_qp(&self) -> NonNull<bindings::ib_qp> {
+        let inner = Arc::as_ptr(&self.0);
+        // SAFETY: The field lies inside the allocation that the reference keeps.
+        let raw = unsafe { &raw const (*inner).cm_qp.raw };
+        // SAFETY: The address of a field is not null.
+        unsafe { NonNull::new_unchecked(Opaque::cast_into(raw)) }
+    }
+
+    /// Returns the link of what [`Self::get_cm_qp`] has returned, or `None` for the structure of a
+    /// queue pair.
+    ///
+    /// # Safety
+    ///
+    /// `qp` must be either a queue pair that was filled and is not emptied meanwhile, or what
+    /// [`Self::get_cm_qp`] has returned, with its reference not given back meanwhile.
+    pub(in crate::rdma) unsafe fn of_cm_qp(qp: *mut bindings::ib_qp) -> Option<Self> {
+        // SAFETY: A field of a structure that the caller guarantees is valid; it does not change.
+        if !unsafe { (*qp).pd }.is_null() {
+            return None;
         }
+        // SAFETY: `inner_of` requires what `get_cm_qp` has returned, with its reference: since `pd`
+        // is null, `qp` is no queue pair that was filled, and the caller guarantees the rest.
+        let inner = unsafe { Self::inner_of(qp) };
+        // SAFETY: `from_raw` requires a pointer of `into_raw` whose reference is not dropped
+        // meanwhile: `get_cm_qp` made it so, and the caller guarantees the rest.
+        Some(Self(unsafe { ArcBorrow::from_raw(inner) }.into()))
+    }
+
+    /// Takes back the reference of [`Self::get_cm_qp`].
+    ///
+    /// Context: process.
+    ///
+    /// # Safety
+    ///
+    /// The caller must own the reference, with which `qp` was returned.
+    pub(in crate::rdma) unsafe fn put_cm_qp(qp: NonNull<bindings::ib_qp>) {
+        // SAFETY: A field of the link's structure, which the caller's reference keeps.
+        let device = unsafe { (*qp.as_ptr()).device };
+        // SAFETY: `inner_of` requires what `get_cm_qp` has returned, with its reference: the caller
+        // guarantees that.
+        let inner = unsafe { Self::inner_of(qp.as_ptr()) };
+        // SAFETY: `from_raw` requires a pointer of `into_raw` and takes over its reference:
+        // `get_cm_qp` made it so, and the caller owns the reference.
+        drop(unsafe { Arc::from_raw(inner) });
+        // Last, since the device may go afterwards, and the module behind it.
+        // SAFETY: `ib_device_put()` drops a reference, which `get_cm_qp` has taken.
+        unsafe { bindings::ib_device_put(device) };
+    }
+
+    /// # Safety
+    ///
+    /// `qp` must be what [`Self::get_cm_qp`] has returned, with its reference not given back.
+    unsafe fn inner_of(qp: *mut bindings::ib_qp) -> *const QpLinkInner {
+        let raw = qp.cast::<Opaque<bindings::ib_qp>>();
+        // SAFETY: `container_of!` requires a pointer to a field of such a structure: the caller
+        // guarantees that it is that of a `CmQp`.
+        let cm_qp = unsafe { container_of!(raw, CmQp, raw) };
+        // SAFETY: `container_of!` requires a pointer to a field of such a structure: a `CmQp` is
+        // made only in a `QpLinkInner`.
+        unsafe { container_of!(cm_qp, QpLinkInner, cm_qp) }
+    }
+
+    /// Returns the driver's object of the queue pair, unless the link is closed.
+    ///
+    /// # Safety
+    ///
+    /// The link must be one of a queue pair of `T`, and [`Self::filled`].
+    pub(in crate::rdma) unsafe fn object<T: Driver>(&self) -> Option<Arc<T::Qp>> {
+        let qp = self.0.object.try_access()?;
+        // SAFETY: `arc` requires a structure that was filled and is not emptied meanwhile: the
+        // caller guarantees the first, and `destroy_qp` empties it after it has closed the link,
+        // for which the guard is waited for.
+        Some(unsafe { QpObject::<T>::arc(qp.0.as_ptr()) }.clone())
     }
 
     /// Records a connection that begins; returns the one that was begun before.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the queue pair is still being created, is being destroyed, or belongs to another
-    /// user.
+    /// `EINVAL` if the queue pair is being destroyed.
     pub(in crate::rdma) fn attach(&self, endpoint: Endpoint) -> Result<Option<Endpoint>> {
-        // Checked again: if the number was reused since `add_user`, this is another queue pair.
-        if !self.may_connect(&Caller::current()) {
-            return Err(EINVAL);
-        }
         let mut connection = self.0.connection.lock();
         if let Connection::Over = *connection {
             return Err(EINVAL);
@@ -238,92 +359,154 @@ impl QpLink {
         }
     }
 
-    /// Drops the link's own reference and waits until the connection manager has none.
+    /// Closes the link; once this returned, no handler runs, and the connection manager neither
+    /// finds the queue pair nor changes it by what it still has.
     ///
-    /// The connection manager drops its reference once it learns that the connection has ended, so
-    /// this raises the outstanding events. The link must be closed before, so that the connection
-    /// manager takes no new references.
+    /// Raises the events that the connection still owes, so that the connection manager gives back
+    /// what it has; nobody waits for that.
     ///
-    /// Context: process, may sleep.
-    pub(in crate::rdma) fn wait_unused(&self) {
+    /// Context: process.
+    pub(in crate::rdma) fn close(&self) {
+        self.0.object.revoke();
         let last = core::mem::replace(&mut *self.0.connection.lock(), Connection::Over);
         if let Connection::Begun(endpoint) = last {
             endpoint.settle();
         }
-        self.remove_user();
-        self.0.unused.wait_for_completion();
-    }
-
-    /// Closes the link; once this returned, no handler runs and the connection manager does not
-    /// find the queue pair.
-    pub(in crate::rdma) fn close(&self) {
-        self.0.object.revoke();
     }
 }
 
 #[kernel::prelude::kunit_tests(riwarp_qp_link)]
 mod tests {
     use super::*;
+    use core::mem::MaybeUninit;
+    use kernel::sync::atomic::Relaxed;
 
-    /// A link to a queue pair that nothing accesses.
-    fn link_of(maker: Option<Kuid>) -> Result<QpLink> {
-        // SAFETY: The pointer is only passed on: the tests raise no event.
-        unsafe { QpLink::new(NonNull::dangling(), maker) }
+    /// A registered device, as far as its references are concerned.
+    struct Registered(KBox<MaybeUninit<Opaque<bindings::ib_device>>>);
+
+    impl Registered {
+        fn new() -> Result<Self> {
+            let device = KBox::new_uninit(GFP_KERNEL | __GFP_ZERO)?;
+            let this = Self(device);
+            this.references().store(1, Relaxed);
+            Ok(this)
+        }
+
+        fn raw(&self) -> *mut bindings::ib_device {
+            Opaque::cast_into(self.0.as_ptr())
+        }
+
+        fn references(&self) -> &Atomic<i32> {
+            // SAFETY: The field lies inside the allocation, and only atomic operations use it.
+            unsafe { Atomic::from_ptr(&raw mut (*self.raw()).refcount.refs.counter) }
+        }
+
+        /// A link to a queue pair that nothing accesses.
+        fn link_of(&self, maker: Option<Kuid>) -> Result<QpLink> {
+            // SAFETY: The pointer is only passed on: the tests raise no event and reach no object.
+            unsafe { QpLink::new(NonNull::dangling(), self.raw(), maker) }
+        }
+
+        fn link(&self) -> Result<QpLink> {
+            self.link_of(None)
+        }
     }
 
-    fn link() -> Result<QpLink> {
-        link_of(None)
+    /// Gives back what `get_cm_qp` returned.
+    fn put_cm_qp(qp: NonNull<bindings::ib_qp>) {
+        // SAFETY: Each test gives back what it got, once.
+        unsafe { QpLink::put_cm_qp(qp) };
     }
 
     #[test]
-    fn has_no_users_before_it_is_filled() -> Result {
-        let link = link()?;
-        assert!(link.add_user().is_none());
+    fn has_no_cm_qp_before_it_is_filled() -> Result {
+        let device = Registered::new()?;
+        let link = device.link()?;
+        assert!(link.get_cm_qp().is_none());
         link.filled();
-        assert_eq!(link.add_user(), Some(NonNull::dangling()));
+        let given = link.get_cm_qp().ok_or(EINVAL)?;
+        assert_eq!(given, link.cm_qp());
+        put_cm_qp(given);
         Ok(())
     }
 
     #[test]
-    fn gets_no_users_once_it_is_closed() -> Result {
-        let link = link()?;
+    fn has_no_cm_qp_once_it_is_closed() -> Result {
+        let device = Registered::new()?;
+        let link = device.link()?;
         link.filled();
         link.close();
-        assert!(link.add_user().is_none());
-        link.wait_unused();
+        assert!(link.get_cm_qp().is_none());
         Ok(())
     }
 
     #[test]
-    fn is_in_use_until_each_user_has_gone() -> Result {
-        let link = link()?;
+    fn has_no_cm_qp_when_the_device_goes() -> Result {
+        let device = Registered::new()?;
+        let link = device.link()?;
         link.filled();
-        assert!(link.add_user().is_some());
-        assert!(link.add_user().is_some());
-        link.close();
-        link.remove_user();
-        assert_eq!(link.0.users.load(Acquire), 2);
-        link.remove_user();
-        link.wait_unused();
-        assert_eq!(link.0.users.load(Acquire), 0);
+        device.references().store(0, Relaxed);
+        assert!(link.get_cm_qp().is_none());
+        Ok(())
+    }
+
+    /// What `ib_modify_qp()` reads.
+    #[test]
+    fn cm_qp_is_its_own_real_one() -> Result {
+        let device = Registered::new()?;
+        let link = device.link()?;
+        link.filled();
+        let given = link.get_cm_qp().ok_or(EINVAL)?;
+        // SAFETY: It is valid until it is given back, and only read.
+        let qp = unsafe { given.as_ref() };
+        assert_eq!((qp.real_qp, qp.device), (given.as_ptr(), device.raw()));
+        assert_eq!((qp.qp_type, qp.port), (bindings::ib_qp_type_IB_QPT_RC, 0));
+        assert!(qp.counter.is_null() && qp.qp_sec.is_null());
+        put_cm_qp(given);
         Ok(())
     }
 
     #[test]
-    fn gets_no_users_from_another_user() -> Result {
+    fn cm_qp_outlives_the_queue_pair_and_holds_the_device() -> Result {
+        let device = Registered::new()?;
+        let link = device.link()?;
+        link.filled();
+        let first = link.get_cm_qp().ok_or(EINVAL)?;
+        let second = link.get_cm_qp().ok_or(EINVAL)?;
+        assert_eq!(first, second);
+        // Nobody waits.
+        link.close();
+        drop(link);
+        put_cm_qp(first);
+        assert_eq!(device.references().load(Relaxed), 2);
+        {
+            // SAFETY: The second reference is not given back.
+            let found = unsafe { QpLink::of_cm_qp(second.as_ptr()) }.ok_or(EINVAL)?;
+            assert_eq!(found.cm_qp(), second);
+            assert!(found.0.object.try_access().is_none());
+        }
+        put_cm_qp(second);
+        assert_eq!(device.references().load(Relaxed), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn has_no_cm_qp_for_another_user() -> Result {
+        let device = Registered::new()?;
         let nobody = Kuid::from_raw(bindings::kuid_t { val: 65534 });
-        let own = link_of(Some(Kuid::current_euid()))?;
+        let own = device.link_of(Some(Kuid::current_euid()))?;
         own.filled();
-        assert!(own.add_user().is_some());
-        let other = link_of(Some(nobody))?;
+        put_cm_qp(own.get_cm_qp().ok_or(EINVAL)?);
+        let other = device.link_of(Some(nobody))?;
         other.filled();
-        assert!(other.add_user().is_none());
+        assert!(other.get_cm_qp().is_none());
         Ok(())
     }
 
     #[test]
     fn of_a_kernel_consumer_is_found_by_the_kernel() -> Result {
-        let link = link()?;
+        let device = Registered::new()?;
+        let link = device.link()?;
         link.filled();
         let caller = Caller::current();
         assert!((caller.is_trusted)() && link.may_connect(&caller));
@@ -348,15 +531,16 @@ mod tests {
             },
             ..Caller::current()
         };
-        let own = link_of(Some(caller.user))?;
+        let device = Registered::new()?;
+        let own = device.link_of(Some(caller.user))?;
         own.filled();
         assert!(own.may_connect(&caller));
         let nobody = Kuid::from_raw(bindings::kuid_t { val: 65534 });
-        let other = link_of(Some(nobody))?;
+        let other = device.link_of(Some(nobody))?;
         other.filled();
         assert!(!other.may_connect(&caller) && !ASKED.load(Acquire));
         // Nor before the queue pair is filled.
-        let link = link()?;
+        let link = device.link()?;
         assert!(!link.may_connect(&caller) && !ASKED.load(Acquire));
         link.filled();
         assert!(!link.may_connect(&caller) && ASKED.load(Acquire));

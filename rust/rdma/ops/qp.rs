@@ -214,9 +214,13 @@ pub(super) unsafe extern "C" fn create_qp<T: Driver>(
         let recv_cq = NonNull::new(raw.recv_cq).ok_or(EINVAL)?;
         let owner = owner(udata);
         let maker = owner.is_user().then(Kuid::current_euid);
-        // SAFETY: `QpLink::new` requires a queue pair that is valid until the link is closed: the
-        // object lives until `destroy_qp`, which closes the link, as the error path below does.
-        let link = unsafe { QpLink::new(NonNull::new(qp).ok_or(EINVAL)?, maker) }?;
+        // SAFETY: A field of `qp`, which is valid; `ib_core` sets it before the driver sees the
+        // object.
+        let device = unsafe { (*qp).device };
+        // SAFETY: `QpLink::new` requires a queue pair that is valid until the link is closed, and
+        // its device: the object lives until `destroy_qp`, which closes the link, as the error path
+        // below does, and the device longer.
+        let link = unsafe { QpLink::new(NonNull::new(qp).ok_or(EINVAL)?, device, maker) }?;
         let init = QpInit {
             owner,
             qp_type,
@@ -247,9 +251,6 @@ pub(super) unsafe extern "C" fn create_qp<T: Driver>(
         // function's `# Safety`, and mappings that do not outlive the context of the call: the
         // object belongs to the context and is destroyed before it.
         let mut udata = unsafe { Udata::new(udata, Some(&mut mappings)) };
-        // SAFETY: A field of `qp`, which is valid; `ib_core` sets it before the driver sees the
-        // object.
-        let device = unsafe { (*qp).device };
         // SAFETY: `device_data` requires a device of `T` that is registered or being registered:
         // that holds while a verb runs.
         let dev = unsafe { device_data::<T::Device>(device) };
@@ -271,11 +272,12 @@ pub(super) unsafe extern "C" fn create_qp<T: Driver>(
     from_result(|| charged(udata.is_null(), make))
 }
 
-/// `ops.modify_qp`.
+/// `ops.modify_qp`; also of what the connection manager has for a queue pair.
 ///
 /// # Safety
 ///
-/// `qp` was filled, the fields of `raw` that `mask` names are valid.
+/// `qp` was filled, or the connection manager has it from `iw_get_qp`; the fields of `raw` that
+/// `mask` names are valid.
 pub(super) unsafe extern "C" fn modify_qp<T: Driver>(
     qp: *mut bindings::ib_qp,
     raw: *mut bindings::ib_qp_attr,
@@ -291,9 +293,17 @@ pub(super) unsafe extern "C" fn modify_qp<T: Driver>(
         // SAFETY: `qp_from_raw` requires that the fields that `mask` names are valid, which they
         // are by this function's `# Safety`.
         let attr = unsafe { attr::qp_from_raw(raw, mask) }?;
-        // SAFETY: `data` requires a structure that was filled and is not emptied meanwhile: `qp`
-        // is, by this function's `# Safety`.
-        unsafe { QpObject::<T>::data(qp) }.modify(&attr, mask)?;
+        // SAFETY: `of_cm_qp` requires a queue pair that was filled and is not emptied meanwhile, or
+        // what the connection manager has: `qp` is one of these, by this function's `# Safety`.
+        let qp = match unsafe { QpLink::of_cm_qp(qp) } {
+            // SAFETY: `object` requires a filled link of a queue pair of `T`: the connection
+            // manager finds no other, and its device is one of `T`.
+            Some(link) => unsafe { link.object::<T>() }.ok_or(EINVAL)?,
+            // SAFETY: `arc` requires a structure that was filled and is not emptied meanwhile: `qp`
+            // is, by this function's `# Safety`, since the connection manager does not have it.
+            None => unsafe { QpObject::<T>::arc(qp) }.clone(),
+        };
+        qp.as_arc_borrow().modify(&attr, mask)?;
         Ok(0)
     })
 }
@@ -344,20 +354,16 @@ pub(super) unsafe extern "C" fn query_qp<T: Driver>(
 ///
 /// # Safety
 ///
-/// `qp` was filled, and is not used any more except by the connection manager, which drops its
-/// references.
+/// `qp` was filled, and is not used any more. The connection manager has another structure.
 pub(super) unsafe extern "C" fn destroy_qp<T: Driver>(
     qp: *mut bindings::ib_qp,
     _udata: *mut bindings::ib_udata,
 ) -> c_int {
-    // The connection manager reads the driver part while it has references, so it stays until they
-    // are gone.
     // SAFETY: `driver_part` requires a structure that was filled and is not emptied meanwhile: `qp`
     // is, by this function's `# Safety`.
     let driver_part = unsafe { QpObject::<T>::driver_part(qp) };
     driver_part.data.clone().destroy();
     driver_part.link.close();
-    driver_part.link.wait_unused();
     // SAFETY: `empty` requires a structure that was filled and that nothing uses: `qp` is, by this
     // function's `# Safety`.
     drop(unsafe { QpObject::<T>::empty(qp) });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Requests of the iWARP connection manager: connect, accept, reject.
+//! Requests of the iWARP connection manager: connect, accept, reject, abort.
 //!
 //! `connect` starts a connection; `accept` and `reject` leave an answer in the [`PendingReply`] of
 //! a connection that awaits one. An invalid request fails at once. The event of a successful
@@ -73,6 +73,10 @@ use crate::{
             OobTarget, //
         },
         Qp, //
+    },
+    stream::connection::{
+        Close,
+        StreamConnection, //
     }, //
 };
 
@@ -334,6 +338,13 @@ pub(crate) fn reject(cm: ArcBorrow<'_, Cm>, name: NonZeroUsize, private_data: &[
     let result = conn.refuse(&asked, private_data);
     conn.kick();
     result
+}
+
+/// Aborts a connection that was accepted, if it is not released yet.
+pub(crate) fn abort(cm: ArcBorrow<'_, Cm>, name: NonZeroUsize) {
+    if let Some(conn) = cm.conns.asked(name) {
+        conn.as_arc_borrow().close(Close::Abort);
+    }
 }
 
 impl Conn {

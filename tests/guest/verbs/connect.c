@@ -399,13 +399,9 @@ static void accepted_and(bool rejected, int second)
 	/* Whatever events come. */
 	while ((ev = cm_event(ch, 500)))
 		rdma_ack_cm_event(ev);
-	/* A rejected one stays with the connection manager as long as its id. */
-	if (rejected)
-		rdma_destroy_id(id);
 	ibv_destroy_qp(qp[0]);
 	ibv_destroy_qp(qp[1]);
-	if (!rejected)
-		rdma_destroy_id(id);
+	rdma_destroy_id(id);
 	ibv_destroy_cq(cq);
 	ibv_dealloc_pd(pd);
 	rdma_destroy_id(listener);
