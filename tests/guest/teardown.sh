@@ -193,6 +193,27 @@ links_flap() {
 	all_is_well
 }
 
+# A process lives on with an id that it has rejected after it had accepted. `ib_core` tells the
+# modules of a removal in the reverse order of their loading: `rdma_cm`, which ends the id, only
+# after `ib_uverbs`, which ends the queue pair.
+link_deleted_beside_a_rejected_id() {
+	local module
+	ends_down
+	for module in rdma_ucm "$MODULE" ib_uverbs rdma_cm; do
+		eventually 10 rmmod "$module" || die "rmmod $module does not work"
+	done
+	modprobe rdma_cm
+	ends_up netns
+	start "$NS_B" "$TMP/stays" within 100 env ROLE=stays_with_a_rejected_id PORT="$PORT" \
+		"$VERBS_DIR/release" "$IP4_B"
+	eventually 20 grep -q rejected "$TMP/stays" || die "not rejected: $(last_line "$TMP/stays")"
+	within 30 ip netns exec "$NS_B" rdma link del "$DEV_B" || die "rdma link del: $?"
+	kill_hard "$STARTED"
+	wait "$STARTED" 2>/dev/null || true
+	link_add "$NS_B" "$DEV_B" "$TYPE" "$NET_B"
+	all_is_well
+}
+
 # run NAME SECONDS COMMAND...: runs a case with ends of its own, and removes whatever it leaves.
 run() {
 	local name=$1 limit=$2 x link
@@ -235,4 +256,5 @@ if [ "$TYPE" = riwarp ]; then
 	UNLOADS=1 relay 100 "$VERBS_DIR/odp" "$IP4_B"
 	ends_down
 fi
+run link_deleted_beside_a_rejected_id 120 link_deleted_beside_a_rejected_id
 finish
