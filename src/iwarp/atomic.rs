@@ -146,8 +146,9 @@ impl AtomicRequest {
     /// Length of the RDMAP header in octets; nothing follows it.
     pub const LEN: usize = 52;
 
-    /// Reads a header. Ignores reserved bits, and the compare fields of FetchAdd and Swap (EXT-32,
-    /// -36). Swap becomes a CmpSwap that always matches (EXT-81).
+    /// Reads a header. Ignores reserved bits, the compare fields of FetchAdd, and the mask and the
+    /// compare fields of Swap (EXT-32, -36). Swap becomes a CmpSwap that always matches and stores
+    /// all bits (EXT-81).
     ///
     /// # Errors
     ///
@@ -160,7 +161,7 @@ impl AtomicRequest {
             AtomicOperation::FETCH_ADD => AtomicOperation::FetchAdd { add: data, mask },
             AtomicOperation::DRAFT_SWAP => AtomicOperation::CompareSwap {
                 swap: data,
-                swap_mask: mask,
+                swap_mask: u64::MAX,
                 compare: 0,
                 compare_mask: 0,
             },
@@ -400,18 +401,21 @@ mod tests {
     }
 
     #[test]
-    fn the_swap_of_the_draft_always_matches() {
+    fn the_swap_of_the_draft_stores_all_bits_whatever_its_masks() {
         let request = AtomicRequest {
             identifier: 7,
             stag: Stag::new(8),
             to: TaggedOffset::new(9),
-            operation: swap(0x1122, 0x0f0f, 0, 0),
+            operation: swap(0x1122, u64::MAX, 0, 0),
         };
-        // As the draft fills the compare fields, which are ignored.
         let mut octets = request.encode();
         octets[3] = 1;
-        octets[44..].fill(0xff);
-        assert_eq!(AtomicRequest::decode(&octets), Ok(request));
+        // The draft fills the mask and the compare mask with ones, the compare data with zeros. The
+        // receiver ignores all three.
+        for filler in [0xff, 0, 0x0f] {
+            octets[28..].fill(filler);
+            assert_eq!(AtomicRequest::decode(&octets), Ok(request));
+        }
     }
 
     #[test]

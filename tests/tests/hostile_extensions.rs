@@ -197,15 +197,16 @@ fn rejects_unknown_atomic_operations() {
 
 #[test]
 fn carries_out_the_swap_of_the_first_draft() {
-    // EXT-81: with anything in the compare fields; the response is that of the other operations.
+    // EXT-36, -81: all 64 bits, whatever the mask and the compare fields hold; the response is that
+    // of the other operations.
     let mut end = end();
     let value = u64::from_ne_bytes([0xaa; 8]);
     let fillers = [0, u64::MAX];
     let others = [!value, u64::MAX];
-    let masks = [u64::MAX, 0x00ff_0000_ffff_0000];
+    let masks = [u64::MAX, 0, 0xffff_0000];
     let mut original = value;
     for (msn, (mask, [compare, compare_mask])) in
-        (1..).zip(masks.into_iter().zip([fillers, others]))
+        (1..).zip(masks.into_iter().zip([fillers, others, others]))
     {
         let swap = 0x0123_4567_89ab_cdef_u64.rotate_left(msn);
         let fields = [swap, mask, compare, compare_mask];
@@ -216,7 +217,7 @@ fn carries_out_the_swap_of_the_first_draft() {
             panic!("a Swap is answered by an Atomic Response");
         };
         assert_eq!((response.identifier, response.original), (77, original));
-        original = (original & !mask) | (swap & mask);
+        original = swap;
         let memory = &end.region(MEMORY.0).memory;
         assert_eq!(memory[..8], original.to_ne_bytes());
     }

@@ -326,8 +326,9 @@ fn atomic_requests() {
         match octets[3] {
             0 => octets[36..].copy_from_slice(&[[0; 8], [0xff; 8]].concat()),
             1 => {
-                // The Swap of the first draft (EXT-81).
+                // The Swap of the first draft: all bits, whatever the masks (EXT-36, -81).
                 octets[3] = 2;
+                octets[28..36].fill(0xff);
                 octets[36..].fill(0);
             }
             2 => {}

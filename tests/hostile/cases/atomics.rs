@@ -126,7 +126,7 @@ fn compare_swap(
     }
 }
 
-/// Returns the Swap of the first draft of RFC 7306, with the given compare fields.
+/// Returns the Swap of the first draft of RFC 7306, with the given data and mask.
 fn draft_swap(stag: u32, to: u64, swap: (u64, u64)) -> Atomic {
     Atomic {
         aopcode: DRAFT_SWAP,
@@ -194,7 +194,7 @@ fn results() -> Vec<Case> {
     const HALVES: u64 = 0x8000_0000_8000_0000;
     // Name, rows, original, operation, resulting word.
     type Make = fn(u32, u64) -> Atomic;
-    let list: [(&str, &str, u64, Make, u64); 15] = [
+    let list: [(&str, &str, u64, Make, u64); 16] = [
         ("add", "EXT-22 EXT-33", 40, |k, a| fetch_add(k, a, 2, 0), 42),
         ("add_wraps", "EXT-22", ALL, |k, a| fetch_add(k, a, 1, 0), 0),
         (
@@ -275,11 +275,18 @@ fn results() -> Vec<Case> {
             1,
         ),
         (
-            "draft_swap_of_some_bits",
-            "EXT-81",
+            "draft_swap_with_mask_0",
+            "EXT-81 EXT-36",
+            0x1111_1111_1111_1111,
+            |k, a| draft_swap(k, a, (0x2222_2222_2222_2222, 0)),
+            0x2222_2222_2222_2222,
+        ),
+        (
+            "draft_swap_with_a_mask_of_some_bits",
+            "EXT-81 EXT-36",
             0x1111_1111_1111_1111,
             |k, a| draft_swap(k, a, (0x2222_2222_2222_2222, 0xffff_0000)),
-            0x1111_1111_2222_1111,
+            0x2222_2222_2222_2222,
         ),
         (
             "draft_swap_that_compares_nothing",
