@@ -5,14 +5,19 @@
     bench.py tables             the tables of docs/performance.md, as Markdown
     bench.py compare [OLD NEW]  the modules 0.ko and 1.ko, or only 0.ko, by device
     bench.py plot               a script for gnuplot, which writes SVG on standard output
+    bench.py summary            what docs/comparison.md says of the figures, from the tables of
+                                docs/performance.md, which standard input is then; tests/documented
+                                compares it with the page
 
 A row is `row ENGINE MTU TEST SIZE DEPTH DEVICE ROUND UNIT FIGURE` (tests/guest/bench.sh). A ratio
 is made of the two figures of one round, then the median of the rounds is taken. Above 1 the first
 of the two is better, for each unit.
 """
 import collections
+import re
 import statistics
 import sys
+import textwrap
 
 Cell = collections.namedtuple("Cell", "engine mtu test size depth unit")
 
@@ -204,7 +209,76 @@ set yrange [{min(figures) / 1.5}:{max(figures) * 1.5}]""")
     print("unset multiplot")
 
 
+class Page:
+    """The ratios in the native tables of docs/performance.md."""
+
+    def __init__(self, lines):
+        self.commit, self.medians = None, {}
+        mtu, heads = None, []
+        for line in lines:
+            if found := re.match(r"`make bench`, \S+, (commit \w+(?: and changes)?),", line):
+                self.commit = found.group(1)
+            elif line.startswith("#"):
+                found = re.match(rf"### {ENGINES['native']}: MTU (\d+)$", line.rstrip())
+                mtu, heads = found and int(found.group(1)), []
+            elif mtu and line.startswith("| "):
+                words = [word.strip() for word in line.split("|")[1:-1]]
+                if words[0] == "test":
+                    heads = words
+                else:
+                    for head, word in zip(heads[4:], words[4:]):
+                        if " : " in head and word != "-":
+                            self.medians[mtu, *words[:4], head] = word.partition(" ")[0]
+
+    def ratio(self, mtu, test, octets, depth, unit, mine, theirs):
+        key = mtu, test, octets, str(depth), unit, f"{NAMES[mine]} : {NAMES[theirs]}"
+        if key not in self.medians:
+            sys.exit(f"bench.py: the tables have no ratio {' '.join(map(str, key))}")
+        return self.medians[key]
+
+
+def summary(page):
+    """Says the same of each run: nothing in these sentences depends on how it went."""
+
+    def bulk(mtu, mine, theirs):
+        of = (page.ratio(mtu, test, "1 MiB", 64, "MiB/s", mine, theirs) for test in BULK)
+        return "Write {}, Send {}, Read {}".format(*of)
+
+    def by_size(mtu, mine):
+        sizes = ["64", "1 KiB", "4 KiB", "16 KiB", "64 KiB", "1 MiB"]
+        ratios = [page.ratio(mtu, "write_bw", size, 64, "MiB/s", mine, "siw") for size in sizes]
+        return ", ".join(f"{ratio} at {size}" for ratio, size in zip(ratios, ["64 octets", *sizes[1:]]))
+
+    def one(theirs):
+        of = (page.ratio(mtu, test, "64", 1, "us", "riw0", theirs) for mtu in (1500, 65536)
+              for test in ("write_lat", "send_lat", "read_lat"))
+        return "{} to {}".format(*sorted(of, key=float)[::5])
+
+    def crc(mine, without):
+        of = (page.ratio(mtu, test, "1 MiB", 64, "MiB/s", mine, without) for mtu in (1500, 65536) for test in BULK)
+        return "{} to {}".format(*sorted(of, key=float)[::5])
+
+    text = (f"In short, native, {page.commit}, CRC off, 64 requests outstanding. The figures are the medians of the "
+            "tables: riwarp's speed divided by the other's, above 1 riwarp is faster.")
+    print(textwrap.fill(text, 118) + "\n")
+    for text in [
+        f"Messages of 1 MiB, MTU 1500: to TCP alone {bulk(1500, 'riw0', 'tcp')}; to siw {bulk(1500, 'riw0', 'siw')}; "
+        f"to rxe {bulk(1500, 'riw0', 'rxe')}.",
+        f"Messages of 1 MiB, MTU 65536, that of the loopback interface: to TCP alone {bulk(65536, 'riw0', 'tcp')}; "
+        f"to siw {bulk(65536, 'riw0', 'siw')}; to rxe {bulk(65536, 'riw0', 'rxe')}.",
+        f"Writes by size, MTU 1500, to siw: with librxe {by_size(1500, 'riw0')}; with libsiw {by_size(1500, 'rsiw')}.",
+        f"Writes by size, MTU 65536, to siw: with librxe {by_size(65536, 'riw0')}; with libsiw {by_size(65536, 'rsiw')}.",
+        f"The time of one message of 64 octets, at both MTUs: to siw {one('siw')}, to rxe {one('rxe')}. System calls and "
+        "the scheduler make most of it.",
+        f"What CRCs leave of the bandwidth of messages of 1 MiB, at both MTUs: {crc('riw1', 'riw0')} with librxe, "
+        f"{crc('rsiw1', 'rsiw')} with libsiw. siw uses none with its own kind.",
+    ]:
+        print(textwrap.fill(text, 118, initial_indent="* ", subsequent_indent="  ", break_on_hyphens=False))
+
+
 def main(command="", *names):
+    if command == "summary" and not names:
+        return summary(Page(sys.stdin))
     cells = read(sys.stdin)
     if not cells:
         sys.exit("bench.py: no rows")
