@@ -4,7 +4,8 @@
 //!
 //! Only this module decides transitions. A [`Lifecycle`] fits into 32 bits, so that the driver can
 //! publish it atomically: it reads the word, asks [`Lifecycle::on`] for the next state, and stores
-//! that by compare-exchange. The caller whose store succeeds carries out the [`Actions`].
+//! that by compare-exchange. The caller whose store succeeds sees to the [`Actions`]; where the
+//! event alone says what follows, the driver does that without reading them.
 //!
 //! A queue pair goes through its [`QpPhase`]s in one direction only, until it is reset:
 //!

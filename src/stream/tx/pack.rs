@@ -488,7 +488,7 @@ fn failed(current: &mut Outgoing, plan: &Plan, error: PackError) -> Failed {
         PackError::Absent => Failed::Absent,
         PackError::Local(status) => match current.job {
             Job::Complete(slot) | Job::Confirm(slot) => Failed::Local(slot, status),
-            // PANIC: none; only messages that complete a request have a local source.
+            // The source of a Read, if there is no memory to fetch it into: tried again.
             Job::AwaitResponse(_) | Job::Answer | Job::Nothing => Failed::Memory,
         },
         PackError::Remote(fault) => {
