@@ -50,6 +50,7 @@ pub(super) fn cases() -> Vec<Case> {
         half_close_of_a_slow_reader: "DDP-60",
         half_close_while_the_device_sends: "DDP-60",
         half_close_while_a_read_waits_behind_a_send: "DDP-60",
+        posts_behind_a_half_close_are_flushed: "DDP-60 DDP-61",
         reset_of_an_idle_connection: "DDP-63 RDMAP-131",
         reset_while_the_device_sends: "DDP-3 DDP-64",
         reset_while_reads_are_answered: "DDP-3 DDP-63",
@@ -285,6 +286,21 @@ fn half_close_while_a_read_waits_behind_a_send(b: &mut Bench<'_>) -> Outcome {
         b.down(&wire)?;
     }
     Ok(())
+}
+
+/// The consumer hears of the peer's end when iw_cm has its CLOSE, and the queue pair is in error by
+/// then: what the program posts in answer to the peer's last message does not go out.
+fn posts_behind_a_half_close_are_flushed(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    wire.send(&[send(1, b"ask")])?;
+    wire.half_close()?;
+    b.received(&wire, b"ask")?;
+    b.puppet.wait(&format!("disconnected {}", wire.conn))?;
+    b.in_error(&wire)?;
+    b.puppet.ask(&format!("send {} 10 -", wire.conn))?;
+    b.completed(&wire, "flushed")?;
+    wire.ends(End::Graceful)?;
+    b.flushed(&wire, 3)
 }
 
 fn reset_of_an_idle_connection(b: &mut Bench<'_>) -> Outcome {
