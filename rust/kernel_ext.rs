@@ -5,7 +5,8 @@
 //! rate limits, checksums, trace events, files in debugfs, a parameter that is written at any time.
 //!
 //! This crate is the only place of riwarp with unsafe code and with bindings. Paths mirror those of
-//! the `kernel` crate, so that a module can move upstream without a rewrite.
+//! the `kernel` crate, where most modules could go by themselves. [`mm::mem_map`] could not: it
+//! copies to and from TCP's queues and knows the owners of the verbs.
 
 // Without lockdep a lock class has no fields, which C permits and Rust's lint rejects.
 #![allow(improper_ctypes)]
