@@ -114,6 +114,11 @@ impl Puppet {
         Ok(this)
     }
 
+    /// Returns the number of its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     fn answer(&self) -> Outcome<String> {
         self.answers
             .recv_timeout(soon())

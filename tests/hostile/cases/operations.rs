@@ -618,6 +618,12 @@ fn bad_immediates() -> Vec<super::Refusal> {
             move |_| of(8).qn(1),
         ),
         refused(
+            "solicited_immediate_data_in_the_read_queue",
+            "EXT-82",
+            code::QUEUE,
+            move |_| of(8).opcode(op::IMMEDIATE_SE).qn(1),
+        ),
+        refused(
             "immediate_data_inside_a_write",
             "EXT-67 DDP-22",
             code::OPCODE,

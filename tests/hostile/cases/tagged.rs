@@ -128,7 +128,7 @@ pub(super) fn cases() -> Vec<Case> {
         .behind(|_| vec![write(0, 0, &[]).more()]),
         refused(
             "read_request_inside_a_write",
-            "DDP-22 DDP-44",
+            "DDP-22 DDP-44 RDMAP-40",
             code::OPCODE,
             |b| read(1, 8, b.ram.key, b.ram.at),
         )

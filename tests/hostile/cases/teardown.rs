@@ -3,12 +3,16 @@
 //! Ends of streams without a fault (RFC 5040, section 6.2; RFC 5041, section 8.2), and random
 //! octets.
 
-use std::time::{
-    Duration,
-    Instant, //
+use std::{
+    fs,
+    time::{
+        Duration,
+        Instant, //
+    }, //
 };
 
 use super::{
+    atomics::fetch_add,
     case,
     scripts,
     Case, //
@@ -42,7 +46,7 @@ pub(super) fn cases() -> Vec<Case> {
         end_at_once: "RDMAP-131 DDP-9",
         disconnect_is_graceful: "DDP-57 RDMAP-131",
         sends_arrive_behind_the_devices_end: "DDP-62 DDP-57",
-        requests_behind_the_devices_end: "DDP-62",
+        requests_behind_the_devices_end: "DDP-62 RDMAP-67 EXT-43",
         sends_arrive_long_after_the_devices_end: "DDP-62",
         requests_without_end: "DDP-57",
         half_close_behind_a_read_request: "DDP-60",
@@ -51,6 +55,7 @@ pub(super) fn cases() -> Vec<Case> {
         half_close_while_the_device_sends: "DDP-60",
         half_close_while_a_read_waits_behind_a_send: "DDP-60",
         posts_behind_a_half_close_are_flushed: "DDP-60 DDP-61",
+        program_has_no_socket_of_its_connection: "DDP-102",
         reset_of_an_idle_connection: "DDP-63 RDMAP-131",
         reset_while_the_device_sends: "DDP-3 DDP-64",
         reset_while_reads_are_answered: "DDP-3 DDP-63",
@@ -138,11 +143,17 @@ fn sends_arrive_behind_the_devices_end(b: &mut Bench<'_>) -> Outcome {
 
 /// They are not answered, and what follows them still arrives.
 fn requests_behind_the_devices_end(b: &mut Bench<'_>) -> Outcome {
-    for len in [0, 8] {
+    let (key, at) = (b.ram.key, b.ram.at);
+    let requests = [
+        read(1, 0, key, at),
+        read(1, 8, key, at),
+        fetch_add(key, at, 1, 0).segment(1),
+    ];
+    for request in requests {
         let mut wire = b.begun()?;
         b.puppet.ask(&format!("disconnect {}", wire.conn))?;
         wire.ends(End::Graceful)?;
-        wire.send(&[read(1, len, b.ram.key, b.ram.at)])?;
+        wire.send(&[request])?;
         for msn in 1..3 {
             wire.send(&[send(msn, b"late")])?;
             b.received(&wire, b"late")?;
@@ -301,6 +312,22 @@ fn posts_behind_a_half_close_are_flushed(b: &mut Bench<'_>) -> Outcome {
     b.completed(&wire, "flushed")?;
     wire.ends(End::Graceful)?;
     b.flushed(&wire, 3)
+}
+
+/// Nobody but the device can put octets into a stream from this side: its socket has no descriptor.
+fn program_has_no_socket_of_its_connection(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    let mut devices = 0;
+    for entry in fs::read_dir(format!("/proc/{}/fd", b.puppet.pid()))? {
+        let file = fs::read_link(entry?.path())?;
+        let file = file.to_string_lossy();
+        require!(!file.starts_with("socket:"), "the program has {file}");
+        devices += u32::from(file.starts_with("/dev/infiniband/"));
+    }
+    // It is the program, and not a shell in front of it.
+    require!(devices > 0, "the program has no device");
+    wire.send(&[send(1, b"x")])?;
+    b.received(&wire, b"x")
 }
 
 fn reset_of_an_idle_connection(b: &mut Bench<'_>) -> Outcome {

@@ -42,7 +42,7 @@ pub(super) fn cases() -> Vec<Case> {
         window_of_a_stream_is_of_no_use_on_another: "RDMAP-161 DDP-89 DDP-94",
         old_key_of_a_window_is_refused: "DDP-93 RDMAP-165",
         window_bound_to_nothing_is_refused: "RDMAP-165",
-        peer_invalidates_a_window: "RDMAP-91 RDMAP-93 RDMAP-166",
+        peer_invalidates_a_window: "RDMAP-91 RDMAP-92 RDMAP-93 RDMAP-166",
         consumer_invalidates_a_window: "RDMAP-165",
         region_with_a_window_stays: "RDMAP-165",
     ];
@@ -219,19 +219,22 @@ fn window_bound_to_nothing_is_refused(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn peer_invalidates_a_window(b: &mut Bench<'_>) -> Outcome {
-    let mut wire = b.begun()?;
-    let mut window = Window::bound(b, &wire, 2)?;
-    window.serves(b, &mut wire, 0x44)?;
-    let msn = wire.next_send();
-    wire.send(&[send(msn, b"x").opcode(op::SEND_INV).inv(window.key)])?;
-    b.received(&wire, b"x")?;
-    // It can be bound again, with another key.
-    let old = window.key;
-    window.bind_part(b, &wire, access::REMOTE_WRITE | access::REMOTE_READ)?;
-    window.serves(b, &mut wire, 0x55)?;
-    window.key = old;
-    window.refuses(b, &mut wire, code::STAG)?;
-    window.end(b)
+    for opcode in [op::SEND_INV, op::SEND_SE_INV] {
+        let mut wire = b.begun()?;
+        let mut window = Window::bound(b, &wire, 2)?;
+        window.serves(b, &mut wire, 0x44)?;
+        let msn = wire.next_send();
+        wire.send(&[send(msn, b"x").opcode(opcode).inv(window.key)])?;
+        b.received(&wire, b"x")?;
+        // It can be bound again, with another key.
+        let old = window.key;
+        window.bind_part(b, &wire, access::REMOTE_WRITE | access::REMOTE_READ)?;
+        window.serves(b, &mut wire, 0x55)?;
+        window.key = old;
+        window.refuses(b, &mut wire, code::STAG)?;
+        window.end(b)?;
+    }
+    Ok(())
 }
 
 fn consumer_invalidates_a_window(b: &mut Bench<'_>) -> Outcome {
