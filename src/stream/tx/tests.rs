@@ -28,6 +28,7 @@ mod tx {
         },
         cm::conn::{
             bench::{
+                fill,
                 Started,
                 PARAMS, //
             },
@@ -597,12 +598,11 @@ mod tx {
         }
     }
 
-    /// Checks the FPDUs of a Write of [`LONG`] octets, from a list of elements of these lengths.
-    fn write_long(lengths: &[u32]) -> Result {
-        const TO: u64 = 0x7000;
-        let (near, far) = pair(Family::V4)?;
-        let rig = TxRig::new(near, &WITH_CRC)?;
-        let want = rig.pattern()?;
+    /// The tagged offset of the Writes of [`post_long`].
+    const TO: u64 = 0x7000;
+
+    /// Posts a Write of [`LONG`] octets, from a list of elements of these lengths.
+    fn post_long(rig: &TxRig, lengths: &[u32]) -> Result {
         let mut wr = SendWr {
             id: 7,
             op: SendOp::Write {
@@ -622,7 +622,15 @@ mod tx {
             });
             addr += u64::from(len);
         }
-        rig.qp.sq.post(wr)?;
+        rig.qp.sq.post(wr)
+    }
+
+    /// Checks the FPDUs of a Write of [`LONG`] octets, from a list of elements of these lengths.
+    fn write_long(lengths: &[u32]) -> Result {
+        let (near, far) = pair(Family::V4)?;
+        let rig = TxRig::new(near, &WITH_CRC)?;
+        let want = rig.pattern()?;
+        post_long(&rig, lengths)?;
         short(&rig.qp);
         assert_eq!(visit(&rig.qp, &mut TcpSender::Process), Some(Next::Done));
         let mut octets = [0; LONG_WIRE];
@@ -638,6 +646,42 @@ mod tx {
     fn a_long_write_is_cut_into_full_fpdus() -> Result {
         write_long(&[LONG])?;
         write_long(&[300, LONG - 301, 1])
+    }
+
+    /// FPDUs that wait for room in TCP keep their length when the MULPDU changes (DDP-2).
+    #[test]
+    fn what_was_cut_stays_as_it_was_cut() -> Result {
+        let (near, far) = pair(Family::V4)?;
+        let rig = TxRig::new(near, &WITH_CRC)?;
+        let want = rig.pattern()?;
+        let full = fill(rig.conn()?.socket());
+        post_long(&rig, &[LONG])?;
+        short(&rig.qp);
+        let _ = visit(&rig.qp, &mut TcpSender::Process);
+        assert_eq!(rig.batches(), 0);
+        let _ = rig.qp.tx.run(|tx| {
+            if let Some(stream) = &mut tx.stream {
+                assert!(!stream.batch.is_empty() && stream.current.is_none());
+                stream.context.mulpdu = SHORT / 2;
+            }
+            Next::Yield
+        });
+        let mut left = full;
+        eventually(|| {
+            while let Ok(len @ 1..) = far.recv(&mut [0; 512][..left.min(512)]) {
+                left -= len;
+            }
+            left == 0
+        })?;
+        let mut octets = [0; LONG_WIRE];
+        let mut len = 0;
+        eventually(|| {
+            let _ = visit(&rig.qp, &mut TcpSender::Process);
+            len += far.recv(&mut octets[len..]).unwrap_or(0);
+            len == octets.len()
+        })?;
+        assert_eq!(expect_tagged(&octets, 0, TO, &want)?, (6, LONG_WIRE));
+        Ok(())
     }
 
     /// Sends the Response to a Read of [`LONG`] octets, of which the region has `len`. Returns the

@@ -25,15 +25,19 @@ mod kernel_memory {
     };
     use kernel::prelude::*;
     use kernel_ext::{
+        net::bench::eventually,
         rdma::{
             bench::post_recv,
             ops::QpOps,
+            types::NotifyOn,
             wr::WcStatus, //
         }, //
     };
 
     /// Send with Invalidate.
     const SEND_INVALIDATE: u8 = 4;
+    /// Send with Solicited Event and Invalidate.
+    const SEND_SOLICITED_INVALIDATE: u8 = 6;
     const ATOMIC_REQUEST: u8 = 10;
 
     /// Adds 1 to the 64 bits at the tagged offset `to`, with an Atomic Request of MSN `number`.
@@ -93,5 +97,33 @@ mod kernel_memory {
         assert_eq!(rig.take_terminate(), Ok((0, 1, 9)));
         assert!(foreign.is_valid(&other));
         Ok(())
+    }
+
+    /// Of the two Sends with Invalidate the one with Solicited Event, and only that, raises the
+    /// event of a completion queue that is armed for such (RDMAP-84, -92).
+    #[test]
+    fn a_solicited_invalidate_raises_the_event() -> Result {
+        let rig = ConnRig::new()?;
+        let (plain, solicited) = (
+            Target::new(&rig.bench.pd, rig.qp.serial, 0)?,
+            Target::new(&rig.bench.pd, rig.qp.serial, 0)?,
+        );
+        rig.open(&PARAMS)?;
+        let receives = post_recv(&[1, 2], |wrs| rig.qp.as_arc_borrow().post_recv(wrs));
+        assert_eq!(receives, Ok(()));
+        let _ = rig.cq.arm(NotifyOn::Solicited);
+
+        let stag = plain.mr.region.stag().raw();
+        rig.put(SEND_INVALIDATE, stag, (0, 1), [])?;
+        assert_eq!(completed(&rig.cq), Ok((1, Some(WcStatus::Success), 0)));
+        // As the receiver does after its round, which may not have ended yet.
+        rig.cq.notify();
+        assert!(rig.cq.state().armed == Some(NotifyOn::Solicited));
+
+        let stag = solicited.mr.region.stag().raw();
+        rig.put(SEND_SOLICITED_INVALIDATE, stag, (0, 2), [])?;
+        assert_eq!(completed(&rig.cq), Ok((2, Some(WcStatus::Success), 0)));
+        assert!(!solicited.is_valid(&rig.bench.pd));
+        eventually(|| rig.cq.state().armed.is_none())
     }
 }
