@@ -480,6 +480,35 @@ struct net_device *riwarp_helper_loopback(void)
 	return init_net.loopback_dev;
 }
 
+/* Returns a socket buffer with n octets in its linear part. */
+struct sk_buff *riwarp_helper_skb_with(const void *octets, unsigned int n);
+struct sk_buff *riwarp_helper_skb_with(const void *octets, unsigned int n)
+{
+	struct sk_buff *skb = alloc_skb(n, GFP_KERNEL);
+
+	if (skb)
+		skb_put_data(skb, octets, n);
+	return skb;
+}
+
+/* Queues a socket buffer as if TCP had received it, with its first octets a second time. */
+void riwarp_helper_tcp_queue_skb(struct sock *sk, struct sk_buff *skb, unsigned int repeated);
+void riwarp_helper_tcp_queue_skb(struct sock *sk, struct sk_buff *skb, unsigned int repeated)
+{
+	TCP_SKB_CB(skb)->seq = tcp_sk(sk)->rcv_nxt - repeated;
+	TCP_SKB_CB(skb)->tcp_flags = 0;
+	tcp_sk(sk)->rcv_nxt += skb->len - repeated;
+	__skb_queue_tail(&sk->sk_receive_queue, skb);
+}
+
+/* Frees what was queued so, n new octets in all. */
+void riwarp_helper_tcp_unqueue_skbs(struct sock *sk, unsigned int n);
+void riwarp_helper_tcp_unqueue_skbs(struct sock *sk, unsigned int n)
+{
+	__skb_queue_purge(&sk->sk_receive_queue);
+	tcp_sk(sk)->rcv_nxt -= n;
+}
+
 void riwarp_helper_set_small_windows(bool small);
 void riwarp_helper_set_small_windows(bool small)
 {

@@ -8,7 +8,8 @@
 //! incomplete message waits there, and the receive window closes.
 //!
 //! TCP's receive queue is a list of socket buffers, each of which is a list of pieces (itself, and
-//! those of its fragment list), each of which is a linear part and some fragments of pages. A
+//! those of its fragment list, each of which may have a list of its own), each of which is a linear
+//! part and some fragments of pages. A
 //! [`Cursor`] locates a position in this structure. The view caches two cursors: a message is read
 //! in steps that go forwards, and back to its start ([`Inbound::mark`]).
 //!
@@ -31,6 +32,8 @@ use kernel::prelude::*;
 use kernel::types::NotThreadSafe;
 
 mod cursor;
+#[cfg(CONFIG_KUNIT = "y")]
+mod tests;
 
 use cursor::Cursor;
 

@@ -2,6 +2,11 @@
 
 //! Cursors in TCP's receive queue. They walk the members of the queue, their fragment lists, and
 //! the fragments of each.
+//!
+//! A member of a fragment list may have a list itself: datagrams that were fragmented twice, inside
+//! of a tunnel and outside, are put together so. A cursor remembers where the list of the first
+//! kind goes on after one of the second. For lists of lists of lists it finds the octet from the
+//! start of the socket buffer, as the kernel itself does.
 
 use super::Inbound;
 use super::Sk;
@@ -21,10 +26,11 @@ extern "C" {
 /// # Invariants
 ///
 /// `skb` is the head of the receive queue of the view that the cursor was made for, or a member of
-/// it. Unless it is the head: either `piece` is `skb` or a member of its fragment list; `part` is 0
-/// for its linear part, or the number of a fragment plus 1, the last one of those that adjoin.
-/// `from` and `left` are the address and length of the rest of that part; `from` is null if the CPU
-/// cannot read it.
+/// it. Unless it is the head: `piece` is `skb` or in its tree of fragment lists, `depth` lists deep;
+/// `up` is the member of the list of `skb` that has `piece` in its own tree, if `depth` is 2 or
+/// more; `part` is 0 for its linear part, or the number of a fragment plus 1, the last one of those
+/// that were joined. `from` and `left` are the address and length of the rest of that part; `from` is
+/// null if the CPU cannot read it.
 #[derive(Clone, Copy)]
 pub(super) struct Cursor {
     /// The position, from the read position.
@@ -34,6 +40,8 @@ pub(super) struct Cursor {
     /// The member of the queue.
     skb: *mut Skb,
     piece: *mut Skb,
+    up: *mut Skb,
+    depth: u32,
     part: u32,
 }
 
@@ -53,6 +61,8 @@ impl Cursor {
             from: ptr::null(),
             skb,
             piece: ptr::null_mut(),
+            up: ptr::null_mut(),
+            depth: 0,
             part: 0,
         };
         // SAFETY: `next_skb` requires a cursor into the queue of `inbound`: the head of the queue
@@ -100,7 +110,8 @@ impl Cursor {
     ///
     /// # Safety
     ///
-    /// `piece` must be `skb` or a member of its fragment list, valid, and have the part.
+    /// `piece` must be `skb` or in its tree of fragment lists, valid, and have the part. The caller
+    /// sets `depth` and `up`.
     unsafe fn enter(&mut self, piece: *mut Skb, part: u32) {
         // SAFETY: `part_of` requires a valid piece that has the part: the caller guarantees both.
         let (from, left) = unsafe { part_of(piece, part) };
@@ -142,8 +153,8 @@ impl Cursor {
     /// As for [`Cursor::run`].
     unsafe fn next_part(&mut self, inbound: &Inbound<'_>) -> bool {
         // SAFETY: `skb_shinfo()` requires a valid socket buffer: by the type invariant `piece` is
-        // `skb` or in its fragment list, and the caller guarantees that `skb` is a member of a
-        // queue that has not changed.
+        // `skb` or in its tree, and the caller guarantees that `skb` is a member of a queue that
+        // has not changed.
         let shinfo = unsafe { riwarp_helper_skb_shinfo(self.piece) };
         // SAFETY: A valid socket buffer has its shared information; its fragments do not change
         // while the queue is locked.
@@ -160,21 +171,113 @@ impl Cursor {
             unsafe { self.join(frags.into()) };
             return true;
         }
-        let next = if self.piece == self.skb {
+        // INVARIANT: Down into a list, along it, or up from its end.
+        let next = if !frag_list.is_null() {
+            self.depth = self.depth.saturating_add(1);
+            if self.depth == 2 {
+                self.up = self.piece;
+            }
             frag_list
-        } else {
-            // SAFETY: `next_of` requires a valid member: by the type invariant `piece` is one of
-            // the fragment list of `skb`.
+        } else if self.depth > 0 {
+            // SAFETY: `next_of` requires a valid member: by the type invariant `piece` is in a
+            // fragment list, since `depth` is not 0.
             unsafe { next_of(self.piece) }
+        } else {
+            ptr::null_mut()
         };
-        if next.is_null() {
-            // SAFETY: `next_skb` has the same requirements as this function.
-            return unsafe { self.next_skb(inbound) };
+        if !next.is_null() {
+            // SAFETY: `enter` requires a piece of the tree of `skb` that has the part: `next` is
+            // one, and each piece has a linear part.
+            unsafe { self.enter(next, 0) };
+            return true;
         }
-        // SAFETY: `enter` requires a piece of `skb` that has the part: `next` is a member of its
-        // fragment list, and each piece has a linear part.
-        unsafe { self.enter(next, 0) };
-        true
+        // SAFETY: The requirements are those of this function.
+        unsafe { self.ascend(inbound) }
+    }
+
+    /// Moves to the start of what follows a fragment list that ends; `false` at the end of the
+    /// queue.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Cursor::run`].
+    #[cold]
+    unsafe fn ascend(&mut self, inbound: &Inbound<'_>) -> bool {
+        match self.depth {
+            0 | 1 => {}
+            2 => {
+                // SAFETY: `next_of` requires a valid member: by the type invariant `up` is one of
+                // the fragment list of `skb`.
+                let next = unsafe { next_of(self.up) };
+                if !next.is_null() {
+                    // INVARIANT: A member of the list of `skb`.
+                    self.depth = 1;
+                    // SAFETY: `enter` requires a piece of the tree of `skb` that has the part:
+                    // `next` is one, and each piece has a linear part.
+                    unsafe { self.enter(next, 0) };
+                    return true;
+                }
+            }
+            _ => {
+                // SAFETY: `skb` is a member of TCP's queue by the type invariant: the caller
+                // guarantees that the queue has not changed.
+                let start = unsafe { riwarp_helper_tcp_skb_seq(self.skb) };
+                let offset = inbound.seq.wrapping_add(self.pos).wrapping_sub(start);
+                // SAFETY: A member of the queue is a valid socket buffer.
+                if offset < unsafe { (*self.skb).len } {
+                    // SAFETY: `find` requires a valid member of the queue, which `skb` is.
+                    return unsafe { self.find(offset) };
+                }
+            }
+        }
+        // SAFETY: `next_skb` has the same requirements as this function.
+        unsafe { self.next_skb(inbound) }
+    }
+
+    /// Moves to an octet of `skb`, which counts from its start; `false` if it has not so many.
+    ///
+    /// # Safety
+    ///
+    /// `skb` must be a valid member of the queue.
+    unsafe fn find(&mut self, mut offset: u32) -> bool {
+        (self.piece, self.depth) = (self.skb, 0);
+        loop {
+            // SAFETY: `skb_shinfo()` requires a valid socket buffer: the caller guarantees that
+            // `skb` is one, and so are those of its tree.
+            let shinfo = unsafe { riwarp_helper_skb_shinfo(self.piece) };
+            // SAFETY: A valid socket buffer has its shared information, which does not change while
+            // the queue is locked.
+            let (frags, list) = unsafe { ((*shinfo).nr_frags, (*shinfo).frag_list) };
+            for part in 0..=u32::from(frags) {
+                // SAFETY: `enter` requires a piece of the tree of `skb` that has the part: 0, or
+                // one of its fragments.
+                unsafe { self.enter(self.piece, part) };
+                if offset < self.left {
+                    self.pass(offset);
+                    return true;
+                }
+                offset = offset.wrapping_sub(self.left);
+            }
+            let mut next = list;
+            loop {
+                if next.is_null() {
+                    return false;
+                }
+                // SAFETY: A member of a list of the tree of `skb` is a valid socket buffer.
+                let len = unsafe { (*next).len };
+                if offset < len {
+                    break;
+                }
+                offset = offset.wrapping_sub(len);
+                // SAFETY: `next_of` requires a valid member: `next` is one.
+                next = unsafe { next_of(next) };
+            }
+            self.depth = self.depth.saturating_add(1);
+            if self.depth == 2 {
+                self.up = self.piece;
+            }
+            self.piece = next;
+        }
     }
 
     /// Moves to the position in the next member of the queue; `false` at the end of the queue.
@@ -193,31 +296,23 @@ impl Cursor {
                 return false;
             }
             self.skb = next;
-            // SAFETY: `enter` requires a piece of `skb` that has the part: `next` is that member
-            // itself, which has a linear part.
-            unsafe { self.enter(next, 0) };
             // Members may overlap: TCP queues a packet that repeats octets if new ones follow.
             // SAFETY: `TCP_SKB_CB()` is for socket buffers in TCP's queues, of which `next` is a
             // valid one.
             let start = unsafe { riwarp_helper_tcp_skb_seq(next) };
-            let mut repeated = inbound.seq.wrapping_add(self.pos).wrapping_sub(start);
+            let repeated = inbound.seq.wrapping_add(self.pos).wrapping_sub(start);
             // SAFETY: `next` is a member of the queue, not its head, and so a valid socket buffer.
             if repeated >= unsafe { (*next).len } {
                 continue;
             }
-            // Skips the octets of this member that lie before the position.
-            while repeated > 0 {
-                let n = self.left.min(repeated);
-                self.pass(n);
-                // NO-OVERFLOW: `n` is at most `repeated`.
-                repeated = repeated.wrapping_sub(n);
-                // SAFETY: `next_part` requires a cursor to a member of the queue, which `next` is.
-                // The member has more than `repeated` octets, so `next_part` does not recurse into
-                // this function.
-                if repeated > 0 && !unsafe { self.next_part(inbound) } {
-                    return false;
-                }
+            if repeated > 0 {
+                // SAFETY: `find` requires a valid member of the queue, which `next` is.
+                return unsafe { self.find(repeated) };
             }
+            self.depth = 0;
+            // SAFETY: `enter` requires a piece of `skb` that has the part: `next` is that member
+            // itself, which has a linear part.
+            unsafe { self.enter(next, 0) };
             return true;
         }
     }
