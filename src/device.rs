@@ -431,7 +431,7 @@ impl Device {
     /// Context: process, without rtnl, not from an item of the device's queues.
     pub(crate) fn flush(&self) {
         // Work items of queue pairs that waited for their peer.
-        self.queues.conn.flush();
+        self.queues.stream.flush();
         // Paging items, which hold the process's memory and this device.
         self.paging.flush();
         // Transmit tasks still queued find their queue pair gone.

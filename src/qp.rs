@@ -28,7 +28,8 @@ use kernel::{
             Relaxed, //
         },
         Arc,
-        Mutex, //
+        Mutex,
+        SpinLock, //
     },
     time::hrtimer::HrTimer,
     workqueue::{
@@ -132,7 +133,7 @@ pub(crate) struct Qp {
     connector: Arc<dyn OobConnector>,
     /// Set while the phase is `Waiting`.
     #[pin]
-    oob: Mutex<Option<OobSearch>>,
+    oob: SpinLock<Option<OobSearch>>,
     #[pin]
     timer: HrTimer<Self>,
     #[pin]

@@ -217,6 +217,47 @@ void riwarp_helper_lock_sock(struct sock *sk)
 	lock_sock(sk);
 }
 
+/* Becomes the owner unless there is one; lock_sock() waits for it. */
+bool riwarp_helper_try_lock_sock(struct sock *sk);
+bool riwarp_helper_try_lock_sock(struct sock *sk)
+{
+	bool locked;
+
+	spin_lock_bh(&sk->sk_lock.slock);
+	locked = !sk->sk_lock.owned;
+	if (locked) {
+		sk->sk_lock.owned = 1;
+		mutex_acquire(&sk->sk_lock.dep_map, 0, 1, _RET_IP_);
+	}
+	spin_unlock_bh(&sk->sk_lock.slock);
+	return locked;
+}
+
+/*
+ * Resets the connection, as tcp_abort() does, which takes the lock itself. The caller owns the
+ * socket, whose last use this is but for closing it.
+ */
+void riwarp_helper_sk_abort(struct sock *sk, int err);
+void riwarp_helper_sk_abort(struct sock *sk, int err)
+{
+	if (sk->sk_state == TCP_CLOSE)
+		return;
+	sk->sk_prot->disconnect(sk, O_NONBLOCK);
+	WRITE_ONCE(sk->sk_err, err);
+	sk->sk_state_change(sk);
+}
+
+/* What inet_shutdown() does, which takes the lock itself. The caller owns the socket. */
+void riwarp_helper_sk_shutdown_write(struct sock *sk);
+void riwarp_helper_sk_shutdown_write(struct sock *sk)
+{
+	if (sk->sk_state == TCP_LISTEN || sk->sk_state == TCP_SYN_SENT)
+		return;
+	WRITE_ONCE(sk->sk_shutdown, sk->sk_shutdown | SEND_SHUTDOWN);
+	sk->sk_prot->shutdown(sk, SEND_SHUTDOWN);
+	sk->sk_state_change(sk);
+}
+
 void riwarp_helper_sk_set_v6only(struct sock *sk, bool only);
 void riwarp_helper_sk_set_v6only(struct sock *sk, bool only)
 {

@@ -171,7 +171,7 @@ impl<'a> Inbound<'a> {
     }
 
     /// Returns whether the view is that of a softirq, or of a thread that may not sleep either
-    /// ([`super::Socket::try_with_inbound`]).
+    /// ([`super::Socket::with_unowned_inbound`]).
     pub fn in_softirq(&self) -> bool {
         self.locked == SockLock::Softirq
     }

@@ -67,6 +67,7 @@ extern "C" {
     fn riwarp_helper_lock_sock(sk: *mut bindings::sock);
     fn riwarp_helper_maybe_get_net(net: *mut bindings::net) -> *mut bindings::net;
     fn riwarp_helper_put_net(net: *mut bindings::net);
+    fn riwarp_helper_sk_abort(sk: *mut bindings::sock, err: c_int);
     fn riwarp_helper_sk_acceptq_is_half_full(sk: *const bindings::sock) -> c_int;
     fn riwarp_helper_sk_bind_without_port(sk: *mut bindings::sock);
     fn riwarp_helper_sk_has_port(sk: *const bindings::sock) -> bool;
@@ -91,6 +92,8 @@ extern "C" {
     fn riwarp_helper_sk_set_reuse(sk: *mut bindings::sock, reuse: c_int);
     fn riwarp_helper_sk_set_v6only(sk: *mut bindings::sock, only: bool);
     fn riwarp_helper_sk_setup(sk: *mut bindings::sock, rcvbuf: c_int);
+    fn riwarp_helper_sk_shutdown_write(sk: *mut bindings::sock);
+    fn riwarp_helper_try_lock_sock(sk: *mut bindings::sock) -> bool;
 }
 
 const PAGE_SIZE: usize = kernel::page::PAGE_SIZE;
@@ -138,7 +141,9 @@ pub enum Reuse {
 /// read.
 ///
 /// Methods whose context is "process" take the socket lock and may sleep. Releasing it may run
-/// callbacks of [`super::Hooked`].
+/// callbacks of [`super::Hooked`]. The lock has no priority inheritance, and a sender may hold it
+/// while it waits for memory. So each method whose name begins with `try_` fails with `EBUSY`
+/// instead, without effect, while another thread owns the socket.
 ///
 /// # Namespaces
 ///
@@ -605,14 +610,18 @@ impl Socket {
     /// `EAGAIN` if TCP accepts none now (`write_space` follows), `EPIPE`, or the error of the
     /// connection.
     pub fn send(&self, buf: &[u8]) -> Result<usize> {
-        // CAST: The flags are small.
-        let flags = DONTWAIT as c_int;
-        let ret = self.locked(|sk| {
-            // SAFETY: The helper requires a valid TCP socket that is locked, which `locked` gives,
-            // and readable memory: it is that of `buf`.
-            unsafe { riwarp_helper_sk_send_copy(sk, buf.as_ptr().cast(), buf.len(), flags) }
-        });
-        to_len(ret)
+        // SAFETY: `send_copy` requires a valid TCP socket that is locked: `locked` gives one.
+        to_len(self.locked(|sk| unsafe { send_copy(sk, buf) }))
+    }
+
+    /// Sends as [`Socket::send`] does.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if another thread owns the socket. Otherwise those of `send`.
+    pub fn try_send(&self, buf: &[u8]) -> Result<usize> {
+        // SAFETY: `send_copy` requires a valid TCP socket that is locked: `try_locked` gives one.
+        to_len(self.try_locked(|sk| unsafe { send_copy(sk, buf) })?)
     }
 
     /// Reads received octets into `buf`. `Ok(0)` is the end of the stream. Context: process.
@@ -699,26 +708,47 @@ impl Socket {
     /// Returns false if TCP has no memory for the FIN. `tcp_send_fin()` sends none then, now or
     /// later, although the state becomes that of a connection with a FIN.
     pub fn shutdown_write(&self) -> bool {
+        // SAFETY: `send_fin` requires a valid TCP socket that is locked: `locked` gives one.
+        self.locked(|sk| unsafe { self.send_fin(sk) })
+    }
+
+    /// Sends a FIN as [`Socket::shutdown_write`] does.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if another thread owns the socket.
+    pub fn try_shutdown_write(&self) -> Result<bool> {
+        // SAFETY: `send_fin` requires a valid TCP socket that is locked: `try_locked` gives one.
+        self.try_locked(|sk| unsafe { self.send_fin(sk) })
+    }
+
+    /// # Safety
+    ///
+    /// `sk` must be this socket, and the caller must own it.
+    unsafe fn send_fin(&self, sk: *mut bindings::sock) -> bool {
         // After all that was sent or waits to be sent; a FIN counts.
         let before = read!(self, write_seq);
         let sends_fin = matches!(
             self.state(),
             TcpState::Established | TcpState::SynReceived | TcpState::CloseWait
         );
-        // SAFETY: `kernel_sock_shutdown()` requires a valid socket, which `self` has. An error
-        // means that it was not connected.
-        unsafe {
-            bindings::kernel_sock_shutdown(self.raw.as_ptr(), bindings::sock_shutdown_cmd_SHUT_WR)
-        };
+        // SAFETY: The helper requires a valid TCP socket that is locked, which the caller
+        // guarantees.
+        unsafe { riwarp_helper_sk_shutdown_write(sk) };
         !sends_fin || read!(self, write_seq) != before
     }
 
-    /// Resets the connection; [`Socket::error`] is `ECONNABORTED` then. Runs the hook's
+    /// Resets the connection, and drops what it has received and what it has not sent;
+    /// [`Socket::error`] is `ECONNABORTED` then, and the addresses are lost. Runs the hook's
     /// `state_change`. Context: process.
-    pub fn abort(&self) {
-        // SAFETY: `tcp_abort()` requires a valid TCP socket, which `self` has, and locks it. An
-        // error means that it was closed before.
-        unsafe { bindings::tcp_abort(self.sk(), ECONNABORTED.to_errno().wrapping_neg()) };
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if another thread owns the socket.
+    pub fn try_abort(&self) -> Result {
+        let error = ECONNABORTED.to_errno().wrapping_neg();
+        // SAFETY: The helper requires a valid TCP socket that is locked: `try_locked` gives one.
+        self.try_locked(|sk| unsafe { riwarp_helper_sk_abort(sk, error) })
     }
 
     /// Returns the current state of the connection. Context: any.
@@ -768,7 +798,7 @@ impl Socket {
     /// processors that hold its spin lock.
     ///
     /// Context: process with bottom halves off; no lock held that such callbacks take.
-    pub fn try_with_inbound<R>(
+    pub fn with_unowned_inbound<R>(
         &self,
         off: BhOff<'_>,
         f: impl FnOnce(&mut Inbound<'_>) -> R,
@@ -776,11 +806,25 @@ impl Socket {
         if self.is_listener() {
             return None;
         }
-        self.try_locked(off, |sk| {
+        self.with_unowned(off, |sk| {
             // SAFETY: `new` requires a valid TCP socket that is locked as said while the view
-            // lives: `try_locked` gives one without an owner, whose spin lock is held until this
+            // lives: `with_unowned` gives one without an owner, whose spin lock is held until this
             // returns.
             let mut inbound = unsafe { Inbound::new(sk, SockLock::Softirq) };
+            f(&mut inbound)
+        })
+    }
+
+    /// Calls `f` as [`Socket::with_inbound`] does.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if another thread owns the socket; then `f` was not called.
+    pub fn try_with_inbound<R>(&self, f: impl FnOnce(&mut Inbound<'_>) -> R) -> Result<R> {
+        self.try_locked(|sk| {
+            // SAFETY: `of_owner` requires a valid TCP socket that the caller owns while the view
+            // lives: `try_locked` gives one, owned until this returns.
+            let mut inbound = unsafe { Inbound::of_owner(sk) };
             f(&mut inbound)
         })
     }
@@ -790,7 +834,7 @@ impl Socket {
     ///
     /// Context: softirq, or process with bottom halves off; the lock is not held.
     #[inline]
-    fn try_locked<R>(
+    fn with_unowned<R>(
         &self,
         _off: BhOff<'_>,
         f: impl FnOnce(*mut bindings::sock) -> R,
@@ -814,9 +858,32 @@ impl Socket {
     fn locked<R>(&self, f: impl FnOnce(*mut bindings::sock) -> R) -> R {
         // SAFETY: `lock_sock()` requires a valid socket, which `self` has.
         unsafe { riwarp_helper_lock_sock(self.sk()) };
+        // SAFETY: `release_after` requires that this thread owns the socket: locked above.
+        unsafe { self.release_after(f) }
+    }
+
+    /// Calls `f` as `locked` does.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if another thread owns the socket; then `f` was not called.
+    fn try_locked<R>(&self, f: impl FnOnce(*mut bindings::sock) -> R) -> Result<R> {
+        // SAFETY: The helper requires a valid socket, which `self` has.
+        if !unsafe { riwarp_helper_try_lock_sock(self.sk()) } {
+            return Err(EBUSY);
+        }
+        // SAFETY: `release_after` requires that this thread owns the socket: locked above.
+        Ok(unsafe { self.release_after(f) })
+    }
+
+    /// # Safety
+    ///
+    /// The calling thread must own the socket; it no longer does on return.
+    #[inline]
+    unsafe fn release_after<R>(&self, f: impl FnOnce(*mut bindings::sock) -> R) -> R {
         let ret = f(self.sk());
-        // SAFETY: `release_sock()` requires a socket that the caller owns: it was locked above, and
-        // nothing that `f` can reach unlocks it.
+        // SAFETY: `release_sock()` requires a socket that the caller owns, which the caller
+        // guarantees; nothing that `f` can reach unlocks it.
         unsafe { bindings::release_sock(self.sk()) };
         ret
     }
@@ -882,6 +949,19 @@ impl Drop for Socket {
 unsafe fn sk_of(raw: NonNull<bindings::socket>) -> *mut bindings::sock {
     // SAFETY: A field of `raw`, which the caller guarantees to be a valid socket.
     unsafe { (*raw.as_ptr()).sk }.cast()
+}
+
+/// Sends a copy of the octets; returns their number or a negative error number.
+///
+/// # Safety
+///
+/// `sk` must be a valid TCP socket that the caller owns.
+unsafe fn send_copy(sk: *mut bindings::sock, buf: &[u8]) -> c_int {
+    // CAST: The flags are small.
+    let flags = DONTWAIT as c_int;
+    // SAFETY: The helper requires a valid TCP socket that is locked, which the caller guarantees,
+    // and readable memory: it is that of `buf`.
+    unsafe { riwarp_helper_sk_send_copy(sk, buf.as_ptr().cast(), buf.len(), flags) }
 }
 
 /// Converts a return value that is a length or a negative error number.

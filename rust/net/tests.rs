@@ -13,6 +13,7 @@ mod socket {
     use crate::net::NetRef;
     use crate::net::SendHint;
     use crate::net::SockAddr;
+    use crate::net::Socket;
     use crate::net::TcpState;
     use crate::net::TxBatch;
     use kernel::prelude::*;
@@ -99,7 +100,7 @@ mod socket {
     #[test]
     fn an_abort_is_a_reset() -> Result {
         let (active, passive) = pair(Family::V4)?;
-        active.abort();
+        active.try_abort()?;
         assert_eq!(active.error(), ECONNABORTED.to_errno().wrapping_neg());
         assert_eq!(active.state(), TcpState::Closed);
         eventually(|| passive.error() == ECONNRESET.to_errno().wrapping_neg())?;
@@ -112,8 +113,9 @@ mod socket {
         for family in [Family::V4, Family::V6] {
             let (active, passive) = pair(family)?;
             let addrs = (active.addr_pair(), passive.addr_pair());
-            active.abort();
-            eventually(|| passive.state() == TcpState::Closed)?;
+            assert!(active.shutdown_write() && passive.shutdown_write());
+            let closed = |end: &Socket| end.state() == TcpState::Closed;
+            eventually(|| closed(&active) && closed(&passive))?;
             assert_eq!((active.addr_pair(), passive.addr_pair()), addrs);
         }
         Ok(())
@@ -581,7 +583,7 @@ mod hooks {
         assert_eq!(echo.refused.load(Relaxed), 1);
         // An administrator can abort a listener too. TCP may then still be calling for a last
         // connection, without a lock.
-        hooked.abort();
+        hooked.try_abort()?;
         assert_eq!(hooked.state(), TcpState::Closed);
         call_data_ready(&hooked);
         assert_eq!(echo.refused.load(Relaxed), 2);

@@ -12,9 +12,18 @@
 //!
 //! Requests, socket callbacks and the queue pair only set a flag ([`Wants`]) or a reply
 //! ([`PendingReply`]) and queue the connection's work item. [`Conn::step`] takes all decisions, one
-//! step at a time, on a queue that runs the steps of all connections in order. No step waits for a
-//! peer, so a slow peer or an unfinished start-up does not delay other connections. `actor`,
-//! `initiator`, `responder`, `oob` and `stream` contain the steps.
+//! step at a time. `actor`, `initiator`, `responder`, `attach`, `oob` and `stream` contain the
+//! steps.
+//!
+//! Programs take the n-th request for that of the peer's n-th queue pair. So one queue runs the
+//! steps of all connections in order, until the consumer has accepted or the peer has replied. From
+//! then on ([`Route::Attach`]) another queue runs them, several at once.
+//!
+//! No step waits for a peer, so a slow peer or an unfinished start-up does not delay other
+//! connections. Nor does a work item wait for what a process may hold while it is preempted, or
+//! reclaims memory: if the actor is taken, its holder lets a step follow ([`Conn::with_actor`]); if
+//! the socket of a stream or the attributes of its queue pair are taken, the step has no effect and
+//! another one follows soon ([`Actor::come_back`]).
 //!
 //! # References
 //!
@@ -37,10 +46,11 @@
 //! # Locks
 //!
 //! A step takes the actor's mutex; so do [`connect`] and [`connect_oob`] while they make the
-//! connection, and [`StreamConnection::detach_qp`], which runs a step. No caller holds a lock of a
-//! queue pair or a socket when it takes this mutex, so a step may call into both: actor > queue
-//! pair, actor > socket. The pending reply's mutex and the table's are innermost: no calls are made
-//! with them held. Socket callbacks take none of these; what they need is atomic or revocable. Disk
+//! connection, [`Conn::report`], and [`StreamConnection::detach_qp`], which runs a step. No caller
+//! holds a lock of a queue pair or a socket when it takes this mutex, so a step may call into both:
+//! actor > queue pair, actor > socket. The pending reply's spin lock and the table's are innermost:
+//! no calls are made with them held. Socket callbacks take none of these; what they need is atomic
+//! or revocable. Disk
 //! I/O may depend on a step, so allocations under any mutex that steps take do not wait for it
 //! ([`kernel_ext::mm::noio`]). Events of the iWARP connection manager may be raised with the
 //! actor's mutex held, because the connection manager queues them without calling back.
@@ -49,6 +59,7 @@
 
 use kernel::{
     new_mutex,
+    new_spinlock,
     prelude::*,
     sync::{
         atomic::{
@@ -60,7 +71,8 @@ use kernel::{
         Arc,
         ArcBorrow,
         Mutex,
-        SetOnce, //
+        SetOnce,
+        SpinLock, //
     },
     workqueue::{
         impl_has_delayed_work,
@@ -106,9 +118,12 @@ use self::{
 };
 
 pub(in crate::cm) mod actor;
+pub(in crate::cm) mod attach;
 #[cfg(CONFIG_KUNIT = "y")]
 pub(crate) mod bench;
 pub(in crate::cm) mod frames;
+#[cfg(CONFIG_KUNIT = "y")]
+mod held;
 pub(in crate::cm) mod initiator;
 #[cfg(CONFIG_KUNIT = "y")]
 mod peer;
@@ -147,11 +162,15 @@ pub(crate) struct Conn {
     route: Atomic<u32>,
     wants: Wants,
     #[pin]
-    pending_reply: Mutex<PendingReply>,
+    pending_reply: SpinLock<PendingReply>,
     #[pin]
     actor: Mutex<Actor>,
+    /// Whether a work item has found the actor taken.
+    missed: Atomic<bool>,
     #[pin]
     work: Work<Conn, STEP>,
+    #[pin]
+    stream_work: Work<Conn, STREAM_STEP>,
     #[pin]
     timer: DelayedWork<Conn, TIMER>,
     /// Whether the timer has expired since the last step.
@@ -160,13 +179,16 @@ pub(crate) struct Conn {
     entry: ConnEntry,
 }
 
-/// The work item of a step.
+/// The work item of a step in the order of all connections.
 const STEP: u64 = 0;
 /// The work item of the timer.
 const TIMER: u64 = 1;
+/// The work item of a step whose order does not matter.
+const STREAM_STEP: u64 = 2;
 
 impl_has_work! {
     impl HasWork<Self, STEP> for Conn { self.work }
+    impl HasWork<Self, STREAM_STEP> for Conn { self.stream_work }
 }
 
 impl_has_delayed_work! {
@@ -177,13 +199,27 @@ impl WorkItem<STEP> for Conn {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        this.step();
+        if this.route() == Route::StartUp {
+            this.try_step();
+        } else {
+            // The order has ceased to matter since the item was queued.
+            this.kick();
+        }
+    }
+}
+
+impl WorkItem<STREAM_STEP> for Conn {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.try_step();
     }
 }
 
 impl DelayedItem<TIMER> for Conn {
     fn queue(&self) -> &OwnedQueue {
-        &self.device().queues.conn
+        // It only queues a step.
+        &self.device().queues.stream
     }
 }
 
@@ -199,11 +235,14 @@ impl WorkItem<TIMER> for Conn {
     }
 }
 
-/// The receiver of what arrives on the socket.
+/// The receiver of what arrives on the socket; also says which queue runs the steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Route {
-    /// The start-up: octets stay in TCP until a step reads them.
+    /// The start-up: octets stay in TCP until a step reads them. Steps run in order.
     StartUp = 0,
+    /// The end of the start-up, where the queue pair gets the stream: as `StartUp`, but the order
+    /// of connections does not matter any more.
+    Attach = 3,
     /// The queue pair.
     Qp = 1,
     /// None: octets are discarded.
@@ -267,9 +306,14 @@ impl Conn {
                 qp: SetOnce::new(),
                 route: Atomic::new(Route::StartUp as u32),
                 wants: Wants::new(),
-                pending_reply <- new_mutex!(PendingReply::Closed, "riwarp::Conn::pending_reply"),
+                pending_reply <- new_spinlock!(
+                    PendingReply::Closed,
+                    "riwarp::Conn::pending_reply"
+                ),
                 actor <- new_mutex!(actor, "riwarp::Conn::actor"),
+                missed: Atomic::new(false),
                 work <- new_work!("riwarp::Conn::work"),
+                stream_work <- new_work!("riwarp::Conn::stream_work"),
                 timer <- new_delayed_work!("riwarp::Conn::timer"),
                 timer_expired: Atomic::new(false),
                 entry,
@@ -299,12 +343,18 @@ impl Conn {
     ///
     /// Context: any.
     pub(in crate::cm) fn kick(self: &Arc<Self>) {
+        let queues = &self.device().queues;
         // An item that is queued already will see what the caller has set.
-        let _ = self
-            .device()
-            .queues
-            .conn
-            .enqueue::<Arc<Self>, STEP>(self.clone());
+        match self.route() {
+            Route::StartUp => {
+                let _ = queues.conn.enqueue::<Arc<Self>, STEP>(self.clone());
+            }
+            Route::Attach | Route::Qp | Route::Nobody => {
+                let _ = queues
+                    .stream
+                    .enqueue::<Arc<Self>, STREAM_STEP>(self.clone());
+            }
+        }
     }
 
     /// Sets the receiver of what arrives.
@@ -319,6 +369,7 @@ impl Conn {
         match self.route.load(Acquire) {
             0 => Route::StartUp,
             1 => Route::Qp,
+            3 => Route::Attach,
             _ => Route::Nobody,
         }
     }
@@ -344,7 +395,7 @@ impl Conn {
     #[inline]
     fn feed(self: &Arc<Self>, inbound: &mut Inbound<'_>, off: BhOff<'_>) {
         match self.route() {
-            Route::StartUp => self.kick(),
+            Route::StartUp | Route::Attach => self.kick(),
             Route::Qp => {
                 let link = self.qp.as_ref();
                 if let Some(qp) = link.and_then(|qp| qp.try_access_bh_off(off)) {
@@ -419,7 +470,7 @@ impl SocketEvents for StreamCallbacks {
             return;
         };
         match conn.route() {
-            Route::StartUp => conn.kick(),
+            Route::StartUp | Route::Attach => conn.kick(),
             Route::Qp => {
                 if let Some(qp) = conn.qp.as_ref().and_then(BhRevocable::try_access) {
                     qp.write_space();

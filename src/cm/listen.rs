@@ -24,15 +24,15 @@
 //! port in use, and are asked after others; `rdma_cm` itself rejects a request that reaches the
 //! wrong consumer.
 //!
-//! Locks: see [`socket`]; a listener's `waiting` and `socket` are innermost, and a connection's
-//! step may take them. A socket and its listeners hold references to each other until
+//! Locks: see [`socket`]; a listener's `waiting` and `socket` are innermost spin locks, and a
+//! connection's step may take them. A socket and its listeners hold references to each other until
 //! [`destroy_listen`].
 //!
 //! Context: process.
 
 use kernel::{
     alloc::flags::__GFP_NOWARN,
-    new_mutex,
+    new_spinlock,
     prelude::*,
     sync::{
         atomic::{
@@ -42,7 +42,7 @@ use kernel::{
         },
         Arc,
         ArcBorrow,
-        Mutex, //
+        SpinLock, //
     },
     time::{
         Instant,
@@ -95,9 +95,9 @@ pub(crate) struct Listener {
     origin: ListenerOrigin,
     open: Atomic<bool>,
     #[pin]
-    socket: Mutex<Option<Arc<ListenSocket>>>,
+    socket: SpinLock<Option<Arc<ListenSocket>>>,
     #[pin]
-    waiting: Mutex<PendingConns>,
+    waiting: SpinLock<PendingConns>,
     /// How many requests the consumer accepts unanswered at once.
     backlog: u32,
 }
@@ -280,8 +280,8 @@ impl Listener {
                 cm,
                 origin,
                 open: Atomic::new(true),
-                socket <- new_mutex!(None, "riwarp::Listener::socket"),
-                waiting <- new_mutex!(
+                socket <- new_spinlock!(None, "riwarp::Listener::socket"),
+                waiting <- new_spinlock!(
                     PendingConns {
                         list: KVVec::with_capacity(limit, GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?,
                         limit,

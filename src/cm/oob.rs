@@ -184,7 +184,11 @@ impl OobWaiters {
     /// `ECONNREFUSED` if none does, `ENOTCONN` if the connection has gone again.
     pub(super) fn check_peer(&self, device: &Device, socket: &Socket) -> Result {
         let addrs = addrs_of(socket)?;
-        let inner = self.inner.lock();
+        // A process may hold it for long, and this runs in the queue of all connections. The peer's
+        // Request is checked too.
+        let Some(inner) = self.inner.try_lock() else {
+            return Ok(());
+        };
         let first = inner.waiting.cursor_lower_bound(&(addrs, QpNumber::new(0)));
         if first.is_some_and(|cursor| cursor.current().0 .0 == addrs) {
             return Ok(());
@@ -198,21 +202,26 @@ impl OobWaiters {
     ///
     /// # Errors
     ///
-    /// Those of [`Pair::check_call`].
+    /// `ECONNREFUSED` if it does not fit, `EAGAIN` while another thread holds the table.
     fn check_call(
         &self,
+        device: &Device,
         pair: &Pair,
         addrs: &AddrPair,
         theirs: &Announcement,
-    ) -> Result<(), Mismatch> {
+    ) -> Result {
         // CAST: Not negative.
         let now = self.born.elapsed().as_millis() as u64;
-        let mut inner = self.inner.lock();
-        match inner.peers.get_mut(&pair.remote.gid) {
-            Some(peer) => pair.check_call(addrs, theirs, &mut peer.wrong, now),
-            // The queue pair does not wait any more.
-            None => Err(Mismatch::Address),
-        }
+        let mut inner = self.inner.try_lock().ok_or(EAGAIN)?;
+        // Without one the queue pair does not wait any more.
+        let peer = inner.peers.get_mut(&pair.remote.gid).ok_or(ECONNREFUSED)?;
+        pair.check_call(addrs, theirs, &mut peer.wrong, now)
+            .map_err(|mismatch| {
+                if mismatch == Mismatch::Limited {
+                    device.stats.pairing_limited.inc();
+                }
+                ECONNREFUSED
+            })
     }
 }
 

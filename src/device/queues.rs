@@ -31,9 +31,12 @@ pub(crate) struct Queues {
     /// Tasks of processes that may have to wait: for the owner of a socket, for memory, or for the
     /// end of a stream. At nice 0; one item runs on a CPU while others sleep.
     pub(crate) user_wait: OwnedQueue,
-    /// The work items of connections, in order, since programs assume that both sides see their
-    /// connections in the same order. No item waits for a peer, so none delays the next.
+    /// The work items of connections that start up, in order, since programs assume that both
+    /// sides see their connections in the same order. No item waits for a peer, or for what a
+    /// process holds, so none delays the next.
     pub(crate) conn: OwnedQueue,
+    /// The work items of connections whose order no longer matters. They do not wait either.
+    pub(crate) stream: OwnedQueue,
     /// Removal of devices and of their queues. An item here may wait for the other queues.
     pub(crate) reaper: OwnedQueue,
 }
@@ -51,6 +54,15 @@ impl Queues {
             user: queue(c"riwarp_user", Placement::UnboundPerCpu, false, false)?,
             user_wait: queue(c"riwarp_user_wait", USER_WAIT, false, false)?,
             conn: queue(c"riwarp_conn", Placement::Ordered, false, true)?,
+            stream: OwnedQueue::limited(
+                c"riwarp_stream",
+                Flags {
+                    placement: Placement::Unbound,
+                    highpri: false,
+                    mem_reclaim: true,
+                },
+                STREAM_STEPS,
+            )?,
             reaper: queue(c"riwarp_reap", Placement::Unbound, false, false)?,
         })
     }
@@ -58,6 +70,7 @@ impl Queues {
     /// Waits until all work queued before this call has run.
     pub(crate) fn flush(&self) {
         self.conn.flush();
+        self.stream.flush();
         self.flush_tx();
         self.reaper.flush();
     }
@@ -71,6 +84,11 @@ impl Queues {
         self.user_wait.flush();
     }
 }
+
+/// How many steps of streams run at once: so few that those of a process that ends thousands of
+/// connections do not displace start-ups from the processors, and more than one, since a step may
+/// have to reclaim memory of its process's cgroup.
+const STREAM_STEPS: i32 = 64;
 
 fn queue(
     name: &CStr,

@@ -26,7 +26,6 @@ use iwarp::{
         Bond,
         Features,
         Judgement,
-        Mismatch,
         Pair,
         Pauses,
         Psn,
@@ -232,7 +231,8 @@ impl OobSearch {
 
 impl DelayedItem<OOB> for Qp {
     fn queue(&self) -> &OwnedQueue {
-        &self.device.queues.conn
+        // Each end knows its peer, so the order of these connections does not matter.
+        &self.device.queues.stream
     }
 }
 
@@ -335,6 +335,7 @@ impl Qp {
         let millis = micros.and_then(|micros| u32::try_from(micros.div_ceil(1000)).ok());
         self.retry_timeout
             .store(millis.unwrap_or(FOR_EVER), Relaxed);
+        let wrong = |promised: Option<Psn>| promised.is_some_and(|promised| promised != psn);
         let impostor = {
             let mut oob = self.oob.lock();
             match &mut *oob {
@@ -342,8 +343,7 @@ impl Qp {
                     oob.pair.send_psn = Some(psn);
                     let (kind, limit) = (self.device.kind, self.device.settings.ord_limit());
                     oob.depths.ord = kind.read_depth(attr.max_rd_atomic, limit);
-                    let wrong = oob.promised.is_some_and(|promised| promised != psn);
-                    let impostor = if wrong {
+                    let impostor = if wrong(oob.promised) {
                         // Unbound already here, so that it cannot attach its stream any more.
                         oob.connection_lost();
                         self.inner.lock().conn.take()
@@ -354,7 +354,8 @@ impl Qp {
                     self.arm(oob);
                     impostor
                 }
-                None if attrs.promised.is_some_and(|promised| promised != psn) => {
+                None if wrong(attrs.promised) => {
+                    drop(oob);
                     let actions = self.on(Event::WrongPsn);
                     self.act(actions);
                     return Err(EINVAL);
@@ -445,27 +446,32 @@ impl Qp {
     /// # Errors
     ///
     /// `ECONNREFUSED` if this queue pair does not wait for that peer, `EBUSY` if its own attempt
-    /// takes precedence.
+    /// takes precedence, and those of `check`.
     pub(crate) fn accept_oob(
         &self,
         conn: Arc<dyn StreamConnection>,
         theirs: &Announcement,
-        check: impl FnOnce(&Pair) -> Result<(), Mismatch>,
+        check: impl FnOnce(&Pair) -> Result,
     ) -> Result<(Depths, Announcement)> {
+        let pair = {
+            let oob = self.oob.lock();
+            oob.as_ref().ok_or(ECONNREFUSED)?.pair
+        };
+        // Takes a mutex.
+        check(&pair)?;
+        // Dropped after the lock.
+        let old;
         let mut oob = self.oob.lock();
         let Some(oob) = &mut *oob else {
             return Err(ECONNREFUSED);
         };
-        check(&oob.pair).map_err(|mismatch| {
-            if mismatch == Mismatch::Limited {
-                self.device.stats.pairing_limited.inc();
-            }
-            ECONNREFUSED
-        })?;
+        if (oob.pair.remote, oob.pair.receive_psn) != (pair.remote, pair.receive_psn) {
+            return Err(ECONNREFUSED);
+        }
         if oob.pair.judge_connect(oob.bond) == Judgement::Refuse {
             return Err(EBUSY);
         }
-        let old = {
+        old = {
             let mut inner = self.inner.lock();
             self.would(Event::BindSearch).map_err(|_| ECONNREFUSED)?;
             inner.conn.replace(conn)
@@ -473,7 +479,7 @@ impl Qp {
         oob.bond = Bond::Accepting;
         oob.promised = Some(theirs.receive_psn);
         oob.extensions = oob.pair.agree(theirs);
-        if let Some(old) = old {
+        if let Some(old) = &old {
             old.as_arc_borrow().close(Close::Abort);
         }
         Ok((oob.depths, oob.pair.announcement()))
@@ -511,7 +517,7 @@ impl Qp {
     pub(super) fn oob_connection_lost(self: &Arc<Self>) {
         let mut oob = self.oob.lock();
         if let Some(oob) = &mut *oob {
-            if oob.bond != Bond::Free && self.conn().is_none() {
+            if oob.bond != Bond::Free && self.inner.lock().conn.is_none() {
                 oob.connection_lost();
                 self.arm(oob);
             }
@@ -557,7 +563,7 @@ impl Qp {
             return false;
         }
         self.act(actions);
-        self.transmit();
+        self.transmit_in_step();
         true
     }
 

@@ -86,6 +86,7 @@ impl Qp {
     ///
     /// # Errors
     ///
+    /// `EBUSY` while another thread reads or changes the attributes, which may take it long;
     /// `EINVAL` if the state of the queue pair changed meanwhile, `ENOMEM`.
     pub(crate) fn attach(
         self: &Arc<Self>,
@@ -93,7 +94,7 @@ impl Qp {
         params: &StreamParams,
     ) -> Result {
         {
-            let mut attrs = self.attrs.lock();
+            let mut attrs = self.attrs.try_lock().ok_or(EBUSY)?;
             let attach = Event::Attach {
                 wait_first_fpdu: params.wait_first_fpdu,
             };
@@ -140,14 +141,19 @@ impl Qp {
             // Fails if the queue pair was destroyed in between.
             self.try_on(attach)?;
         }
+        self.transmit_in_step();
+        Ok(())
+    }
+
+    /// Runs the transmit task for a step of a connection, or lets its work item run: for a process
+    /// it may wait for the process's memory cgroup, or for a thread of the process that owns the
+    /// socket, and steps must not.
+    pub(super) fn transmit_in_step(self: &Arc<Self>) {
         if self.user {
-            // The transmit task may wait for the process's memory cgroup; other connections' steps
-            // must not.
             self.enqueue_tx();
         } else {
             self.transmit();
         }
-        Ok(())
     }
 
     /// Handles free space in TCP's send buffer.
@@ -168,7 +174,7 @@ impl Qp {
             lost: matches!(how, Ended::Lost(_)),
         });
         let _drop_outside_lock = self.inner.lock().conn.take();
-        self.transmit();
+        self.transmit_in_step();
     }
 
     /// Handles the peer closing its half of an out-of-band connection. Other RDMA networks have no

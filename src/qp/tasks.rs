@@ -122,7 +122,7 @@ impl WorkItem<RX_USER> for Qp {
         };
         let done = BhOff::run(|off| {
             let more = |inbound: &mut Inbound<'_>| this.more_from(&conn, inbound, off);
-            conn.socket().try_with_inbound(off, more)
+            conn.socket().with_unowned_inbound(off, more)
         });
         if done.is_none() {
             // If it is queued already, it will see the new work.

@@ -17,6 +17,7 @@ use iwarp::{
 use kernel::{
     new_delayed_work,
     new_mutex,
+    new_spinlock,
     new_work,
     prelude::*,
     sync::{
@@ -175,7 +176,7 @@ impl Qp {
                     attrs <- new_mutex!(Attrs::default(), "Qp::attrs"),
                     qps: qps.clone(),
                     connector: parts.connector,
-                    oob <- new_mutex!(None, "Qp::oob"),
+                    oob <- new_spinlock!(None, "Qp::oob"),
                     timer <- HrTimer::new(),
                     tx_timer <- new_mutex!(TxTimer::Ready(None), "Qp::tx_timer"),
                     tx_work <- new_work!("Qp::tx_work"),
@@ -228,6 +229,13 @@ impl Qp {
         };
         let sq = SendQueue::new(entries, true, cq.clone(), ring)?;
         Self::assemble(qps, parts, sq)
+    }
+
+    /// Calls `f` as if a consumer took long to change the attributes, for a test.
+    #[cfg(CONFIG_KUNIT = "y")]
+    pub(crate) fn while_modified<R>(&self, f: impl FnOnce() -> R) -> R {
+        let _attrs = self.attrs.lock();
+        f()
     }
 
     /// Changes attributes and state.

@@ -149,7 +149,7 @@ else:
 time.sleep(3)
 if case == "half_closed":
     all_read()
-QUEUES = ("riwarp_conn", "riwarp_tx", "riwarp_user", "riwarp_user_wait")
+QUEUES = ("riwarp_conn", "riwarp_stream", "riwarp_tx", "riwarp_user", "riwarp_user_wait")
 write("events/workqueue/workqueue_queue_work/filter", " || ".join(f'workqueue == "{name}"' for name in QUEUES))
 write("trace", "")
 write("events/workqueue/workqueue_queue_work/enable", "1")

@@ -4,6 +4,7 @@
 
 use super::Socket;
 use crate::bindings;
+use crate::mm::noio::without_io;
 use crate::net::TxBatch;
 use crate::sync::BhOff;
 use kernel::prelude::*;
@@ -29,9 +30,13 @@ impl Socket {
     pub fn send_batch(&self, batch: &mut TxBatch, more: SendHint) -> Result<usize> {
         // Calls TCP directly: the layers above it (security modules, the address family) do not
         // apply to kernel sockets.
-        // SAFETY: `send_locked` requires a valid TCP socket that the caller owns: `locked` gives
-        // one, owned during the call.
-        self.locked(|sk| unsafe { send_locked(sk, batch, more) })
+        // TCP charges a process's cgroup, which may have to reclaim memory. Work items, which may be
+        // what a disk waits for, wait for the owner of the socket.
+        without_io(|| {
+            // SAFETY: `send_locked` requires a valid TCP socket that the caller owns: `locked`
+            // gives one, owned during the call.
+            self.locked(|sk| unsafe { send_locked(sk, batch, more) })
+        })
     }
 
     /// Sends as [`Socket::send_batch`] does, but never sleeps: waits only for other processors that
@@ -52,8 +57,8 @@ impl Socket {
         off: BhOff<'_>,
     ) -> Result<usize> {
         // SAFETY: `send_locked` requires a valid TCP socket without an owner whose spin lock is
-        // held: `try_locked` gives one.
-        self.try_locked(off, |sk| unsafe { send_locked(sk, batch, more) })
+        // held: `with_unowned` gives one.
+        self.with_unowned(off, |sk| unsafe { send_locked(sk, batch, more) })
             .unwrap_or(Err(EBUSY))
     }
 }

@@ -17,6 +17,7 @@
 //!      +------------+-------------+-> Released <----+---------+-- Lingering +
 //! ```
 //!
+//! `Attaching` comes before `Open` or before `Replying` with an accept, `Ending` before `Released`.
 //! `Settling` may come between `Requesting` and `Open`. Without a connection manager, `Expecting`
 //! comes between `Replying` and `Open`, and `Asked` is skipped. This file contains what all phases
 //! share; `initiator`, `responder` and `oob` contain the phases of the two sides, `stream` those
@@ -58,7 +59,6 @@ use kernel_ext::{
         EPROTO, //
     },
     mm::noio::without_io,
-    net::TcpState,
     rdma::iw_cm::{
         CmId,
         ConnectReply, //
@@ -71,6 +71,7 @@ use kernel_ext::{
 };
 
 use super::{
+    attach::Attaching,
     frames::{
         readable,
         Inbox,
@@ -86,6 +87,7 @@ use super::{
     },
     stream::{
         Closing,
+        FinalAction,
         HalfClosed,
         Open, //
     },
@@ -111,6 +113,9 @@ pub(in crate::cm) struct Actor {
     recheck_at: Option<Delta>,
     /// When the armed timer expires.
     armed: Option<Delta>,
+    /// Whether the present step has to come back, and the pause before that, in milliseconds.
+    comes_back: bool,
+    pause: u32,
     /// The name of the phase that was traced last.
     pub(super) traced: &'static str,
 }
@@ -152,6 +157,8 @@ pub(in crate::cm) enum ConnPhase {
     Replying { out: Outbox, then: AfterReply },
     /// Responder without a connection manager: awaits the first octets of the stream.
     Expecting(KBox<StreamParams>),
+    /// The queue pair is to get the stream.
+    Attaching(Attaching),
     /// The stream belongs to the queue pair.
     Open(Open),
     /// The peer has closed its half; this end sends what the queue pair still owes.
@@ -160,6 +167,8 @@ pub(in crate::cm) enum ConnPhase {
     Closing(Closing),
     /// As `Closing`, but the queue pair is detached.
     Lingering(Closing),
+    /// Only TCP's part of the end is left.
+    Ending(FinalAction),
     /// Final: no further transitions.
     Released,
 }
@@ -184,6 +193,8 @@ impl Actor {
             deadline: None,
             recheck_at: None,
             armed: None,
+            comes_back: false,
+            pause: PAUSE,
             traced: "",
         }
     }
@@ -213,6 +224,14 @@ impl Actor {
         }
         self.recheck_after(*pause);
         *pause = pause.saturating_mul(2).min(longest);
+    }
+
+    /// Requests another step soon, because another thread has what this one needs. The pause
+    /// doubles from step to step, so that many that wait cost little.
+    pub(in crate::cm) fn come_back(&mut self) {
+        let at = self.after(self.pause);
+        self.recheck_at = Some(self.recheck_at.map_or(at, |other| other.min(at)));
+        self.comes_back = true;
     }
 
     /// Returns whether the requested step is due; clears the request if so.
@@ -249,6 +268,12 @@ impl Actor {
         self.now() + Delta::from_millis(millis.into())
     }
 
+    /// Returns whether the latest step has to come back, for a test.
+    #[cfg(CONFIG_KUNIT = "y")]
+    pub(super) fn comes_back(&self) -> bool {
+        self.comes_back
+    }
+
     /// Advances the clock, for a test.
     #[cfg(CONFIG_KUNIT = "y")]
     pub(in crate::cm) fn pass(&mut self, millis: u32) {
@@ -257,28 +282,72 @@ impl Actor {
 }
 
 impl Conn {
-    /// Runs steps until the connection has to wait.
+    /// Runs steps until the connection has to wait. Waits for another holder of the actor first.
     ///
     /// Context: process; see the module's documentation for the locks.
     pub(in crate::cm) fn step(self: &Arc<Self>) {
+        without_io(|| self.with_actor(|actor| self.run_steps(actor)));
+    }
+
+    /// Runs steps as [`Conn::step`] does, unless another thread holds the actor; then that one lets
+    /// another step follow.
+    ///
+    /// Context: process, a work item.
+    pub(super) fn try_step(self: &Arc<Self>) {
         // Block I/O may depend on this connection or on one queued behind it, so allocations must
         // not start I/O.
         without_io(|| {
-            let mut actor = self.actor.lock();
-            loop {
-                self.trace_phase(&mut actor);
-                let phase = core::mem::replace(&mut actor.phase, ConnPhase::Released);
-                match self.advance(&mut actor, phase) {
-                    NextStep::Again(phase) => actor.phase = phase,
-                    NextStep::Wait(phase) => {
-                        actor.phase = phase;
-                        self.trace_phase(&mut actor);
-                        break;
-                    }
+            let taken = self.actor.try_lock().or_else(|| {
+                // ORDERING: pairs with the exchange in `let_step_follow`. It is between the two
+                // attempts: if the second one fails, the holder sees the flag after it unlocks.
+                self.missed.xchg(true, Full);
+                self.actor.try_lock()
+            });
+            if let Some(mut actor) = taken {
+                self.run_steps(&mut actor);
+                drop(actor);
+                self.let_step_follow();
+            }
+        });
+    }
+
+    /// Calls `f` with the actor, after another holder of it; then lets a step follow, if one could
+    /// not run meanwhile.
+    ///
+    /// Context: process.
+    pub(super) fn with_actor<R>(self: &Arc<Self>, f: impl FnOnce(&mut Actor) -> R) -> R {
+        let result = f(&mut self.actor.lock());
+        self.let_step_follow();
+        result
+    }
+
+    fn let_step_follow(self: &Arc<Self>) {
+        // ORDERING: pairs with the exchange in `try_step`, and comes after the actor is unlocked.
+        if self.missed.xchg(false, Full) {
+            self.kick();
+        }
+    }
+
+    /// Runs steps until the connection has to wait.
+    pub(in crate::cm) fn run_steps(self: &Arc<Self>, actor: &mut Actor) {
+        actor.comes_back = false;
+        loop {
+            self.trace_phase(actor);
+            let phase = core::mem::replace(&mut actor.phase, ConnPhase::Released);
+            match self.advance(actor, phase) {
+                NextStep::Again(phase) => actor.phase = phase,
+                NextStep::Wait(phase) => {
+                    actor.phase = phase;
+                    self.trace_phase(actor);
+                    break;
                 }
             }
-            self.set_timer(&mut actor);
-        });
+        }
+        actor.pause = match actor.comes_back {
+            true => (2 * actor.pause).min(PAUSE_MAX),
+            false => PAUSE,
+        };
+        self.set_timer(actor);
     }
 
     fn advance(self: &Arc<Self>, actor: &mut Actor, phase: ConnPhase) -> NextStep {
@@ -309,10 +378,12 @@ impl Conn {
             ConnPhase::Asked(question) => self.asked(actor, question),
             ConnPhase::Replying { out, then } => self.replying(actor, out, then),
             ConnPhase::Expecting(params) => self.expecting(actor, params),
+            ConnPhase::Attaching(attaching) => self.attaching(actor, attaching),
             ConnPhase::Open(open) => self.open(actor, open),
             ConnPhase::HalfClosed(half) => self.half_closed(actor, half),
             ConnPhase::Closing(closing) => self.closing(actor, closing),
             ConnPhase::Lingering(closing) => self.lingering(actor, closing),
+            ConnPhase::Ending(action) => self.ending(actor, action),
             ConnPhase::Released => NextStep::Wait(ConnPhase::Released),
         }
     }
@@ -351,15 +422,28 @@ impl Conn {
     }
 
     /// Routes the stream to the queue pair and delivers what has arrived meanwhile.
-    pub(in crate::cm) fn enter_stream(self: &Arc<Self>) {
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if another thread owns the socket: [`Conn::deliver`] has to follow.
+    pub(in crate::cm) fn enter_stream(self: &Arc<Self>) -> Result {
         self.set_route(Route::Qp);
         // An Initiator's queue pair sends from `attach` on. If TCP was full then and has space
         // again, only the start-up saw the callback.
         if let Some(qp) = self.qp() {
             qp.write_space();
         }
+        self.deliver()
+    }
+
+    /// Delivers what has arrived.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if another thread owns the socket.
+    pub(in crate::cm) fn deliver(self: &Arc<Self>) -> Result {
         self.socket
-            .with_inbound(|inbound| BhOff::run(|off| self.feed(inbound, off)));
+            .try_with_inbound(|inbound| BhOff::run(|off| self.feed(inbound, off)))
     }
 
     /// Returns whether the peer is still connected and silent; see [`Conn::check_quiet`].
@@ -422,7 +506,9 @@ impl Conn {
     /// raising events.
     pub(in crate::cm) fn abandon(self: &Arc<Self>, actor: &mut Actor) {
         self.unbind();
-        let _ = self.reset(actor);
+        let (NextStep::Again(phase) | NextStep::Wait(phase)) = self.reset(actor);
+        actor.phase = phase;
+        self.run_steps(actor);
     }
 
     /// Revokes the link to the queue pair and makes it drop the connection.
@@ -434,32 +520,22 @@ impl Conn {
 
     /// Resets the TCP connection and releases this one.
     pub(in crate::cm) fn reset(self: &Arc<Self>, actor: &mut Actor) -> NextStep {
+        self.finish(actor, FinalAction::Reset)
+    }
+
+    /// Leaves TCP's part of the end to the next step, which may have to wait for the socket.
+    pub(in crate::cm) fn finish(&self, actor: &mut Actor, action: FinalAction) -> NextStep {
         // Queued octets are discarded, and octets that arrive are not read.
         self.set_route(Route::Nobody);
-        if !matches!(self.socket.state(), TcpState::Closed) {
-            self.socket.abort();
-        }
-        self.release(actor)
-    }
-
-    /// Unhooks the socket and removes the connection from the table; the last reference closes the
-    /// socket.
-    pub(in crate::cm) fn release(self: &Arc<Self>, actor: &mut Actor) -> NextStep {
-        // TCP resets a connection that is closed with unread octets.
-        self.discard_input();
-        self.socket.unhook();
-        self.entry.remove();
         actor.no_limit();
-        NextStep::Wait(ConnPhase::Released)
-    }
-
-    /// Discards what has arrived and what will arrive.
-    pub(in crate::cm) fn discard_input(&self) {
-        self.set_route(Route::Nobody);
-        self.socket
-            .with_inbound(|inbound| inbound.consume(inbound.available()));
+        NextStep::Again(ConnPhase::Ending(action))
     }
 }
+
+/// The first and the longest pause before a step tries again to get what another thread has, in
+/// milliseconds.
+const PAUSE: u32 = 1;
+const PAUSE_MAX: u32 = 32;
 
 /// Raises whichever event the iWARP connection manager still expects: a failed reply, or the end of
 /// a connection that was established or accepted (which counts as established).

@@ -40,12 +40,16 @@ use kernel_ext::{
 
 use crate::{
     bench::Bench,
+    device::queues::Queues,
     queue::cq::Cq,
     stream::connection::StreamParams, //
 };
 
 use super::{
-    actor::ConnPhase,
+    actor::{
+        ConnPhase,
+        NextStep, //
+    },
     stream::Open,
     *, //
 };
@@ -64,18 +68,26 @@ impl Conn {
         Ok(conn.entry.number())
     }
 
-    /// Calls `f` while no connection makes a step and the workqueue of connections runs no other
-    /// item. Calls must not overlap.
-    pub(in crate::cm) fn without_steps<R>(self: &Arc<Self>, f: impl FnOnce() -> R) -> R {
-        let _actor = self.actor.lock();
-        self.kick();
-        f()
-    }
-
     /// Ends the connection.
     pub(crate) fn end_of_nobody(self: &Arc<Self>) {
-        self.abandon(&mut self.actor.lock());
+        self.with_actor(|actor| self.abandon(actor));
     }
+
+    /// Carries out what a step has returned, and what follows.
+    pub(in crate::cm) fn follow(self: &Arc<Self>, actor: &mut Actor, next: NextStep) {
+        let (NextStep::Again(phase) | NextStep::Wait(phase)) = next;
+        actor.phase = phase;
+        self.run_steps(actor);
+    }
+}
+
+/// Calls `f` while the queue of connections that start up runs no item.
+pub(in crate::cm) fn without_steps<R>(queues: &Queues, f: impl FnOnce() -> Result<R>) -> Result<R> {
+    let gate = Arc::pin_init(new_mutex!((), "riwarp::without_steps"), GFP_KERNEL)?;
+    let _closed = gate.lock();
+    let item = gate.clone();
+    queues.conn.try_spawn(move || drop(item.lock()))?;
+    f()
 }
 
 /// A connection of a queue pair, ended on drop.
@@ -92,8 +104,8 @@ impl Started {
     }
 
     /// Routes what arrives to the queue pair from now on.
-    pub(crate) fn enter_stream(&self) {
-        self.0.enter_stream();
+    pub(crate) fn enter_stream(&self) -> Result {
+        eventually(|| self.0.enter_stream().is_ok())
     }
 }
 
@@ -165,8 +177,7 @@ impl ConnRig {
     /// Gives the queue pair its stream.
     pub(crate) fn open(&self, params: &StreamParams) -> Result {
         self.qp.attach(self.conn.clone(), params)?;
-        self.conn.enter_stream();
-        Ok(())
+        eventually(|| self.conn.enter_stream().is_ok())
     }
 
     /// Modifies the state of the queue pair.

@@ -101,6 +101,8 @@ pub(in crate::cm) struct Outbox {
 pub(in crate::cm) enum Sent {
     /// TCP accepted all octets.
     All,
+    /// Another thread owns the socket.
+    Busy,
     /// TCP has no space for the rest now.
     Part,
 }
@@ -118,9 +120,10 @@ impl Outbox {
             if rest.is_empty() {
                 return Ok(Sent::All);
             }
-            match socket.send(rest) {
+            match socket.try_send(rest) {
                 Ok(octets) => self.sent = self.sent.saturating_add(octets),
                 Err(error) if error == EAGAIN => return Ok(Sent::Part),
+                Err(error) if error == EBUSY => return Ok(Sent::Busy),
                 Err(error) => return Err(error),
             }
         }
@@ -165,7 +168,7 @@ pub(in crate::cm) fn send_terminate(socket: &Socket, rules: &StreamRules, fault:
         field.copy_from_slice(&mpa::crc_trailer(crc));
     }
     // A short send cannot be completed later.
-    let _ = socket.send(fpdu.get(..end).unwrap_or_default());
+    let _ = socket.try_send(fpdu.get(..end).unwrap_or_default());
 }
 
 /// More than a Terminate without a quote takes: Marker, length, headers, pad and CRC.

@@ -53,13 +53,18 @@ use super::{
         ConnPhase,
         NextStep, //
     },
+    attach::AfterAttach,
     frames::{
         send_terminate,
         Inbox,
         Outbox,
-        Readable, //
+        Readable,
+        Sent, //
     },
-    stream::Open,
+    stream::{
+        FinalAction,
+        Open, //
+    },
     Conn, //
 };
 use crate::{
@@ -76,6 +81,19 @@ mod limit {
     /// For a peer that does not signal readiness to start reading the stream. As the Responder, siw
     /// starts only after it has sent its Reply, and never reads what arrived before.
     pub(in crate::cm) const SETTLING: u32 = 5;
+}
+
+/// The Reply of a peer that has accepted.
+pub(in crate::cm) struct AcceptedReply {
+    private_data: PrivateData,
+    rules: StreamRules,
+    inbox: Inbox,
+}
+
+impl AcceptedReply {
+    fn private_data(&self) -> &[u8] {
+        self.private_data.of(self.inbox.octets())
+    }
 }
 
 impl Actor {
@@ -160,13 +178,7 @@ impl Conn {
         if !qp.takes_itself() {
             return self.fail(actor, EPROTO);
         }
-        if let Err(error) = qp.attach(self.clone(), &params) {
-            return self.fail(actor, error);
-        }
-        self.established();
-        actor.no_limit();
-        self.enter_stream();
-        NextStep::Again(ConnPhase::Open(Open::reported().oob()))
+        self.attach(actor, params, AfterAttach::Itself)
     }
 
     pub(in crate::cm) fn requesting(
@@ -176,8 +188,13 @@ impl Conn {
         mut out: Outbox,
         mut inbox: Inbox,
     ) -> NextStep {
-        if self.is_stopped() || out.flush(&self.socket).is_err() {
+        if self.is_stopped() {
             return self.fail(actor, ECONNRESET);
+        }
+        match out.flush(&self.socket) {
+            Ok(Sent::All | Sent::Part) => {}
+            Ok(Sent::Busy) => actor.come_back(),
+            Err(_) => return self.fail(actor, ECONNRESET),
         }
         loop {
             let wanted = match initiator.handle_reply(inbox.octets()) {
@@ -222,7 +239,12 @@ impl Conn {
                         rules: *rules,
                     });
                 }
-                self.give_stream(actor, &inbox, private_data, rules, *rtr)
+                let accepted = AcceptedReply {
+                    private_data,
+                    rules: *rules,
+                    inbox,
+                };
+                self.give_stream(actor, accepted, *rtr)
             }
             Verdict::Rejected => {
                 self.device().stats.mpa_rejects.inc();
@@ -231,7 +253,7 @@ impl Conn {
                     give_up(&id, ECONNREFUSED, hand_up(private_data, inbox.octets()));
                 }
                 // The peer has closed the connection, or will.
-                self.release(actor)
+                self.finish(actor, FinalAction::Done)
             }
             Verdict::Failed { rules, fault } => {
                 self.misbehaved_by(fault.text());
@@ -251,7 +273,12 @@ impl Conn {
             return self.fail(actor, ECONNRESET);
         }
         if actor.is_overdue() {
-            return self.give_stream(actor, &inbox, private_data, &rules, None);
+            let accepted = AcceptedReply {
+                private_data,
+                rules,
+                inbox,
+            };
+            return self.give_stream(actor, accepted, None);
         }
         NextStep::Wait(ConnPhase::Settling {
             inbox,
@@ -260,47 +287,60 @@ impl Conn {
         })
     }
 
-    /// Hands the stream to the queue pair after the peer has accepted, and reports the connection.
+    /// Hands the stream to the queue pair after the peer has accepted.
     fn give_stream(
         self: &Arc<Self>,
         actor: &mut Actor,
-        inbox: &Inbox,
-        private_data: PrivateData,
-        rules: &StreamRules,
+        accepted: AcceptedReply,
         rtr: Option<Rtr>,
     ) -> NextStep {
         let params = StreamParams {
             send_rtr: rtr,
             wait_first_fpdu: false,
-            ..StreamParams::responder(rules, RtrKinds::NONE)
+            ..StreamParams::responder(&accepted.rules, RtrKinds::NONE)
         };
         // The queue pair must be ready before the consumer learns of the connection.
         let Some(qp) = self.qp() else {
             return self.fail(actor, ECONNRESET);
         };
-        if !qp.takes_reply(addrs_of(&self.socket), private_data.of(inbox.octets())) {
+        if !qp.takes_reply(addrs_of(&self.socket), accepted.private_data()) {
             self.misbehaved_by("the MPA Reply is for another queue pair");
             return self.fail(actor, EPROTO);
         }
-        if let Err(error) = qp.attach(self.clone(), &params) {
-            qp.give_up_oob(&**self);
-            // MPA-46; revision 1 cannot express it.
-            return match rules.peer_depths {
-                Some(_) => self.fail_after_reply(actor, rules, Fault::LocalStartup, error),
-                None => self.fail(actor, error),
-            };
-        }
-        self.established();
-        if let Err(error) = self.connected(actor, rules, hand_up(private_data, inbox.octets())) {
+        self.attach(actor, params, AfterAttach::Report(accepted))
+    }
+
+    /// Reports a connection whose stream the queue pair has got, before the consumer can see
+    /// anything of the stream.
+    pub(in crate::cm) fn report_accepted(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        accepted: &AcceptedReply,
+    ) -> NextStep {
+        let private_data = hand_up(accepted.private_data, accepted.inbox.octets());
+        if let Err(error) = self.connected(actor, &accepted.rules, private_data) {
             return self.fail_open(actor, error);
         }
         actor.no_limit();
-        self.enter_stream();
-        let open = Open::reported();
+        let open = Open::reported().enter(self);
         NextStep::Again(ConnPhase::Open(match actor.id {
             Some(_) => open,
             None => open.oob(),
         }))
+    }
+
+    /// Fails a start-up whose queue pair cannot take the stream that the peer has accepted.
+    pub(in crate::cm) fn fail_accepted(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        accepted: &AcceptedReply,
+        error: Error,
+    ) -> NextStep {
+        // MPA-46; revision 1 cannot express it.
+        match accepted.rules.peer_depths {
+            Some(_) => self.fail_after_reply(actor, &accepted.rules, Fault::LocalStartup, error),
+            None => self.fail(actor, error),
+        }
     }
 
     /// Fails a start-up after the Reply: the peer gets a Terminate, the consumer `error`.
@@ -316,7 +356,7 @@ impl Conn {
         if let Some(id) = actor.id.take() {
             give_up(&id, error, &[]);
         }
-        self.linger(actor)
+        self.finish(actor, FinalAction::Linger)
     }
 
     /// Reports to the iWARP connection manager that the connection is established.

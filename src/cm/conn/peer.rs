@@ -5,17 +5,17 @@
 #[kernel::prelude::kunit_tests(riwarp_conn_peer)]
 mod peer {
     use super::super::{
-        actor::{
-            ConnPhase,
-            NextStep, //
-        },
+        actor::ConnPhase,
         bench::{
             fill,
             ConnRig,
             FPDU,
             PARAMS, //
         },
-        stream::Open,
+        stream::{
+            FinalAction,
+            Open, //
+        },
         *, //
     };
     use crate::{
@@ -147,7 +147,7 @@ mod peer {
     #[test]
     fn the_receiver_comes_back_for_what_a_round_leaves_over() -> Result {
         let rig = with_more_than_a_round()?;
-        rig.conn.enter_stream();
+        eventually(|| rig.conn.enter_stream().is_ok())?;
         assert_eq!(count(&rig, c"rx_budget_ends"), Some(1));
         eventually(|| count(&rig, c"rx_fpdus") == Some(FPDUS as u64))?;
         Ok(())
@@ -203,9 +203,8 @@ mod peer {
         {
             let conn = &rig.conn;
             let mut actor = conn.actor.lock();
-            if let NextStep::Again(phase) = conn.linger(&mut actor) {
-                actor.phase = phase;
-            }
+            let next = conn.finish(&mut actor, FinalAction::Linger);
+            conn.follow(&mut actor, next);
         }
         eventually(|| rig.far.acked() >= sent)
     }

@@ -6,7 +6,8 @@
 
 use kernel::{
     fmt,
-    prelude::*, //
+    prelude::*,
+    sync::Arc, //
 };
 
 use super::{
@@ -16,11 +17,8 @@ use super::{
 
 impl Conn {
     /// Writes `key=value` words, without the device and the end of the line.
-    pub(crate) fn report(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (phase, seconds) = {
-            let actor = self.actor.lock();
-            (phase_name(&actor.phase), actor.left())
-        };
+    pub(crate) fn report(self: &Arc<Self>, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (phase, seconds) = self.with_actor(|actor| (phase_name(&actor.phase), actor.left()));
         let (local, peer) = self.socket.addr_pair();
         out.write_fmt(fmt!(
             "conn={} phase={phase} local={local} peer={peer} tcp={:?}",
@@ -54,10 +52,12 @@ pub(super) fn phase_name(phase: &ConnPhase) -> &'static str {
         ConnPhase::Asked(_) => "asked",
         ConnPhase::Replying { .. } => "replying",
         ConnPhase::Expecting(_) => "expecting",
+        ConnPhase::Attaching(_) => "attaching",
         ConnPhase::Open(_) => "open",
         ConnPhase::HalfClosed(_) => "half_closed",
         ConnPhase::Closing(_) => "closing",
         ConnPhase::Lingering(_) => "lingering",
+        ConnPhase::Ending(_) => "ending",
         ConnPhase::Released => "released",
     }
 }

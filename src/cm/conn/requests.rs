@@ -197,17 +197,18 @@ pub(crate) fn connect(cm: ArcBorrow<'_, Cm>, id: CmId, param: &ConnParam<'_>) ->
 
     let conn = Conn::new(cm.into(), socket, Actor::new(ConnPhase::Released))?;
     // Holds off steps until this call either fails or owes events.
-    let mut actor = conn.actor.lock();
-    let bound = qp.bind(conn.clone());
-    let connect = |socket: &Socket| match (socket.connect_nonblock(&remote), source) {
-        (Err(error), SourcePort::Preferred) if error == EADDRNOTAVAIL => {
-            socket.prefer_port(0);
-            socket.connect_nonblock(&remote)
-        }
-        (result, _) => result,
-    };
-    conn.begin(&mut actor, qp, bound, connect, |actor| {
-        actor.begin_connecting(Some(id), initiator, request)
+    conn.with_actor(|actor| {
+        let bound = qp.bind(conn.clone());
+        let connect = |socket: &Socket| match (socket.connect_nonblock(&remote), source) {
+            (Err(error), SourcePort::Preferred) if error == EADDRNOTAVAIL => {
+                socket.prefer_port(0);
+                socket.connect_nonblock(&remote)
+            }
+            (result, _) => result,
+        };
+        conn.begin(actor, qp, bound, connect, |actor| {
+            actor.begin_connecting(Some(id), initiator, request)
+        })
     })
 }
 
@@ -272,15 +273,16 @@ pub(crate) fn connect_oob(cm: Arc<Cm>, qp: &Arc<Qp>, oob: &OobConnect) -> Result
         OobTarget::Itself => socket.bind(&oob.from)?,
     }
     let conn = Conn::new(cm, socket, Actor::new(ConnPhase::Released))?;
-    let mut actor = conn.actor.lock();
-    let to = match oob.to {
-        OobTarget::Peer(peer) => peer,
-        OobTarget::Itself => conn.socket.local_addr()?,
-    };
-    let bound = qp.bind_oob(conn.clone(), oob);
-    let connect = |socket: &Socket| socket.connect_nonblock(&to);
-    conn.begin(&mut actor, qp.clone(), bound, connect, |actor| {
-        actor.begin_connecting(None, initiator, request)
+    conn.with_actor(|actor| {
+        let to = match oob.to {
+            OobTarget::Peer(peer) => peer,
+            OobTarget::Itself => conn.socket.local_addr()?,
+        };
+        let bound = qp.bind_oob(conn.clone(), oob);
+        let connect = |socket: &Socket| socket.connect_nonblock(&to);
+        conn.begin(actor, qp.clone(), bound, connect, |actor| {
+            actor.begin_connecting(None, initiator, request)
+        })
     })
 }
 

@@ -62,6 +62,7 @@ use super::{
         ConnPhase,
         NextStep, //
     },
+    attach::AfterAttach,
     frames::{
         Inbox,
         Outbox,
@@ -76,7 +77,10 @@ use super::{
         PendingReply,
         Role, //
     },
-    stream::Open,
+    stream::{
+        FinalAction,
+        Open, //
+    },
     Conn, //
 };
 
@@ -243,7 +247,7 @@ impl Conn {
             return self.reset(actor);
         }
         if let Consumer::Oob = entry.listener.consumer() {
-            return self.answer_oob(actor, &asked, &inbox);
+            return self.answer_oob(actor, asked, inbox, entry);
         }
         let invited = if entry.listener.may_ask(entry.key) {
             self.invite(&entry.listener, &inbox, &asked)
@@ -401,26 +405,10 @@ impl Conn {
         if self.is_stopped() || !self.is_quiet() {
             return self.fail_open(actor, ECONNRESET);
         }
-        let Some(qp) = self.qp() else {
-            return self.fail_open(actor, ECONNRESET);
-        };
         // Attach before the Reply, so that what the Reply promises exists. The queue pair sends
         // nothing before the peer's first FPDU (MPA-9), so it cannot overtake the Reply.
-        if qp
-            .attach(self.clone(), &StreamParams::responder(rules, rtr))
-            .is_err()
-        {
-            return self.fail_open(actor, ECONNRESET);
-        }
-        actor.limit(limit::READY);
-        NextStep::Again(ConnPhase::Replying {
-            out: Outbox::new(reply),
-            then: AfterReply::Open {
-                ird: rules.depths.ird,
-                ord: rules.depths.ord,
-                rtr,
-            },
-        })
+        let params = StreamParams::responder(rules, rtr);
+        self.attach(actor, params, AfterAttach::Reply(reply))
     }
 
     pub(in crate::cm) fn replying(
@@ -430,28 +418,30 @@ impl Conn {
         then: AfterReply,
     ) -> NextStep {
         let sent = out.flush(&self.socket);
-        let late = matches!(sent, Ok(Sent::Part)) && actor.is_overdue();
+        if matches!(sent, Ok(Sent::Busy)) {
+            actor.come_back();
+        }
+        let late = matches!(sent, Ok(Sent::Busy | Sent::Part)) && actor.is_overdue();
         match then {
             AfterReply::Refuse => match sent {
-                Ok(Sent::All) => self.leave_to_tcp(actor),
-                Ok(Sent::Part) if !late && !is_wanted(&self.wants.kill) => {
+                Ok(Sent::All) => self.finish(actor, FinalAction::LeaveToTcp),
+                Ok(Sent::Busy | Sent::Part) if !late && !is_wanted(&self.wants.kill) => {
                     NextStep::Wait(ConnPhase::Replying { out, then })
                 }
-                Ok(Sent::Part) | Err(_) => self.reset(actor),
+                Ok(Sent::Busy | Sent::Part) | Err(_) => self.reset(actor),
             },
             AfterReply::Expect(params) => match sent {
                 Ok(Sent::All) => NextStep::Again(ConnPhase::Expecting(params)),
-                Ok(Sent::Part) if !late && !self.is_stopped() => {
+                Ok(Sent::Busy | Sent::Part) if !late && !self.is_stopped() => {
                     let then = AfterReply::Expect(params);
                     NextStep::Wait(ConnPhase::Replying { out, then })
                 }
-                Ok(Sent::Part) | Err(_) => self.fail(actor, ECONNRESET),
+                Ok(Sent::Busy | Sent::Part) | Err(_) => self.fail(actor, ECONNRESET),
             },
             AfterReply::Open { ird, ord, rtr } => match sent {
                 Ok(Sent::All) => {
                     self.established();
-                    self.enter_stream();
-                    let mut open = Open::unreported(ird, ord);
+                    let mut open = Open::unreported(ird, ord).enter(self);
                     if rtr.is_empty() {
                         actor.no_limit();
                         open.report(actor);
@@ -465,10 +455,10 @@ impl Conn {
                     }
                     NextStep::Again(ConnPhase::Open(open))
                 }
-                Ok(Sent::Part) if !late && !self.is_stopped() => {
+                Ok(Sent::Busy | Sent::Part) if !late && !self.is_stopped() => {
                     NextStep::Wait(ConnPhase::Replying { out, then })
                 }
-                Ok(Sent::Part) | Err(_) => self.fail_open(actor, ECONNRESET),
+                Ok(Sent::Busy | Sent::Part) | Err(_) => self.fail_open(actor, ECONNRESET),
             },
         }
     }

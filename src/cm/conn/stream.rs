@@ -62,6 +62,8 @@ pub(in crate::cm) struct Open {
     lingers: bool,
     /// Progress towards an announced close by the queue pair.
     leaving: Option<CloseProgress>,
+    /// Whether the queue pair may have to be given what arrived during the start-up.
+    undelivered: bool,
 }
 
 impl Open {
@@ -71,6 +73,7 @@ impl Open {
             unreported: None,
             lingers: false,
             leaving: None,
+            undelivered: false,
         }
     }
 
@@ -80,6 +83,15 @@ impl Open {
             unreported: Some((ird, ord)),
             lingers: false,
             leaving: None,
+            undelivered: false,
+        }
+    }
+
+    /// Routes the stream to the queue pair.
+    pub(in crate::cm) fn enter(self, conn: &Arc<Conn>) -> Self {
+        Self {
+            undelivered: conn.enter_stream().is_err(),
+            ..self
         }
     }
 
@@ -124,15 +136,19 @@ pub(in crate::cm) struct Closing {
 
 impl Closing {
     /// Sends the FIN, and a time limit begins.
-    fn begin(conn: &Conn, actor: &mut Actor) -> Self {
-        let lacks_fin = !conn.socket.shutdown_write();
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if another thread owns the socket.
+    fn begin(conn: &Conn, actor: &mut Actor) -> Result<Self> {
+        let lacks_fin = !conn.socket.try_shutdown_write()?;
         actor.limit(limit::DELIVERY);
-        Self {
+        Ok(Self {
             ack_deadline: ProgressDeadline::new(conn.socket.acked(), limit::DELIVERY_RENEWALS),
             fin_deadline: ProgressDeadline::new(conn.socket.received(), limit::FIN_RENEWALS),
             lacks_fin,
             delivered: false,
-        }
+        })
     }
 }
 
@@ -228,13 +244,16 @@ enum CloseState {
     Whole,
 }
 
-/// What happens to the TCP connection at the end of a stream.
+/// What happens to the TCP connection at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FinalAction {
+pub(in crate::cm) enum FinalAction {
     /// Release: TCP has ended, or delivers the rest by itself.
     Done,
     /// Send a FIN, then release.
     Fin,
+    /// Send a FIN, then release: TCP delivers the rest by itself, and bounds how many connections
+    /// without an owner it keeps. Without memory for the FIN, first wait once for acknowledgments.
+    LeaveToTcp,
     /// Send a FIN if none was sent, and await the peer's FIN.
     Linger,
     /// Reset.
@@ -288,7 +307,7 @@ impl Conn {
             }
         }
         if is_wanted(&self.wants.graceful) {
-            return self.begin_closing(actor);
+            return self.begin_closing(actor, open);
         }
         if is_wanted(&self.wants.leaving) && open.unreported.is_none() {
             let leaving = open
@@ -298,12 +317,24 @@ impl Conn {
                 return self.end(actor, Ended::Lost(Loss::Stuck), FinalAction::Reset);
             }
         }
+        if open.undelivered {
+            open.undelivered = self.deliver().is_err();
+            if open.undelivered {
+                actor.come_back();
+            }
+        }
         match self.socket.state() {
             TcpState::Established => NextStep::Wait(ConnPhase::Open(open)),
             TcpState::CloseWait => match self.drain() {
-                CloseState::Going | CloseState::Waiting => NextStep::Wait(ConnPhase::Open(open)),
-                CloseState::Cut => self.end(actor, Ended::Lost(Loss::Cut), FinalAction::Reset),
-                CloseState::Whole => {
+                Err(_) => {
+                    actor.come_back();
+                    NextStep::Wait(ConnPhase::Open(open))
+                }
+                Ok(CloseState::Going | CloseState::Waiting) => {
+                    NextStep::Wait(ConnPhase::Open(open))
+                }
+                Ok(CloseState::Cut) => self.end(actor, Ended::Lost(Loss::Cut), FinalAction::Reset),
+                Ok(CloseState::Whole) => {
                     if is_wanted(&self.wants.first_fpdu) {
                         // It came since the check above.
                         open.report(actor);
@@ -336,8 +367,14 @@ impl Conn {
     }
 
     /// Sends the FIN that the queue pair requested, after its octets.
-    fn begin_closing(self: &Arc<Self>, actor: &mut Actor) -> NextStep {
-        NextStep::Again(ConnPhase::Closing(Closing::begin(self, actor)))
+    fn begin_closing(self: &Arc<Self>, actor: &mut Actor, open: Open) -> NextStep {
+        match Closing::begin(self, actor) {
+            Ok(closing) => NextStep::Again(ConnPhase::Closing(closing)),
+            Err(_) => {
+                actor.come_back();
+                NextStep::Wait(ConnPhase::Open(open))
+            }
+        }
     }
 
     pub(in crate::cm) fn half_closed(
@@ -396,14 +433,18 @@ impl Conn {
             }
             None => NextStep::Wait(ConnPhase::Closing(closing)),
             Some(FinalAction::Done) if self.socket.error() == 0 => match self.drain() {
-                CloseState::Whole => self.end(actor, Ended::Graceful, FinalAction::Done),
+                Err(_) => {
+                    actor.come_back();
+                    NextStep::Wait(ConnPhase::Closing(closing))
+                }
+                Ok(CloseState::Whole) => self.end(actor, Ended::Graceful, FinalAction::Done),
                 // Not the peer's fault, and its FIN may follow: restart its time limit.
-                CloseState::Waiting if !self.is_cut_off() => {
+                Ok(CloseState::Waiting) if !self.is_cut_off() => {
                     closing.delivered = false;
                     actor.no_limit();
                     NextStep::Wait(ConnPhase::Closing(closing))
                 }
-                CloseState::Cut | CloseState::Going | CloseState::Waiting => {
+                Ok(CloseState::Cut | CloseState::Going | CloseState::Waiting) => {
                     self.end(actor, Ended::Lost(Loss::Here), FinalAction::Done)
                 }
             },
@@ -424,8 +465,7 @@ impl Conn {
         }
         match self.await_fin(actor, &mut closing) {
             None => NextStep::Wait(ConnPhase::Lingering(closing)),
-            Some(FinalAction::Reset) => self.reset(actor),
-            Some(FinalAction::Done | FinalAction::Fin | FinalAction::Linger) => self.release(actor),
+            Some(action) => self.finish(actor, action),
         }
     }
 
@@ -471,27 +511,59 @@ impl Conn {
         }
     }
 
-    /// Closes the sending half and discards what arrives until the peer's FIN. The queue pair is no
-    /// longer involved.
-    pub(in crate::cm) fn linger(self: &Arc<Self>, actor: &mut Actor) -> NextStep {
-        let closing = Closing::begin(self, actor);
-        self.discard_until_the_end(closing)
+    /// Carries out TCP's part of the end. The queue pair is no longer involved.
+    pub(in crate::cm) fn ending(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        action: FinalAction,
+    ) -> NextStep {
+        self.try_ending(actor, action).unwrap_or_else(|_| {
+            actor.come_back();
+            NextStep::Wait(ConnPhase::Ending(action))
+        })
     }
 
-    /// Closes the sending half and releases the connection: TCP delivers the rest by itself, and
-    /// bounds how many connections without an owner it keeps. A stranger may acknowledge nothing.
-    pub(in crate::cm) fn leave_to_tcp(self: &Arc<Self>, actor: &mut Actor) -> NextStep {
-        let mut closing = Closing::begin(self, actor);
-        if closing.lacks_fin {
-            closing.ack_deadline.renewals = 0;
-            return self.discard_until_the_end(closing);
+    /// # Errors
+    ///
+    /// `EBUSY` if another thread owns the socket. What is done then has no effect when it is done
+    /// again.
+    fn try_ending(self: &Arc<Self>, actor: &mut Actor, action: FinalAction) -> Result<NextStep> {
+        match action {
+            FinalAction::Done => {}
+            FinalAction::Reset => {
+                if self.socket.state() != TcpState::Closed {
+                    self.socket.try_abort()?;
+                }
+            }
+            FinalAction::Fin => {
+                if !self.socket.try_shutdown_write()? {
+                    return Ok(self.reset(actor));
+                }
+            }
+            FinalAction::LeaveToTcp | FinalAction::Linger => {
+                self.discard_input()?;
+                let mut closing = Closing::begin(self, actor)?;
+                if action == FinalAction::LeaveToTcp {
+                    // A stranger may acknowledge nothing.
+                    closing.ack_deadline.renewals = 0;
+                }
+                if action == FinalAction::Linger || closing.lacks_fin {
+                    return Ok(NextStep::Again(ConnPhase::Lingering(closing)));
+                }
+            }
         }
-        self.release(actor)
+        // TCP resets a connection that is closed with unread octets.
+        self.discard_input()?;
+        self.socket.unhook();
+        self.entry.remove();
+        actor.no_limit();
+        Ok(NextStep::Wait(ConnPhase::Released))
     }
 
-    fn discard_until_the_end(&self, closing: Closing) -> NextStep {
-        self.discard_input();
-        NextStep::Again(ConnPhase::Lingering(closing))
+    /// Discards what has arrived.
+    fn discard_input(&self) -> Result {
+        self.socket
+            .try_with_inbound(|inbound| inbound.consume(inbound.available()))
     }
 
     /// Fails a stream that could not be reported, or an accepted connection before its Reply was
@@ -521,13 +593,7 @@ impl Conn {
         if let Ended::Lost(_) = how {
             self.device().stats.aborts.inc();
         }
-        match action {
-            FinalAction::Done => self.release(actor),
-            FinalAction::Fin if self.socket.shutdown_write() => self.release(actor),
-            FinalAction::Fin => self.reset(actor),
-            FinalAction::Linger => self.linger(actor),
-            FinalAction::Reset => self.reset(actor),
-        }
+        self.finish(actor, action)
     }
 
     /// Returns how the queue pair or the device lost the stream that it wants to be reset.
@@ -556,33 +622,37 @@ impl Conn {
     }
 
     /// Gives the queue pair all received data and returns the resulting state.
-    fn drain(self: &Arc<Self>) -> CloseState {
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if another thread owns the socket.
+    fn drain(self: &Arc<Self>) -> Result<CloseState> {
         let qp = self.qp();
         loop {
-            let (before, after, eof, waits) = self.socket.with_inbound(|inbound| {
+            let (before, after, eof, waits) = self.socket.try_with_inbound(|inbound| {
                 let before = inbound.available();
                 BhOff::run(|off| self.feed(inbound, off));
                 // The thread that brings memory in needs the socket lock to deliver: if this
                 // returns true, the rest has not been taken yet.
                 let waits = qp.as_ref().is_some_and(|qp| qp.is_paging_in());
                 (before, inbound.available(), inbound.eof(), waits)
-            });
+            })?;
             if waits {
-                return CloseState::Waiting;
+                return Ok(CloseState::Waiting);
             }
             if !eof {
-                return CloseState::Going;
+                return Ok(CloseState::Going);
             }
             // The receiver has a budget, so it may leave more than an incomplete FPDU.
             if after != 0 && after != before {
                 continue;
             }
             let whole = qp.is_none_or(|qp| qp.is_between_messages());
-            return if after == 0 && whole {
+            return Ok(if after == 0 && whole {
                 CloseState::Whole
             } else {
                 CloseState::Cut
-            };
+            });
         }
     }
 }
@@ -697,7 +767,7 @@ mod limits {
         rig.qp.attach(rig.conn.clone(), &PARAMS)?;
         let conn = &rig.conn;
         let mut actor = conn.actor.lock();
-        let closing = Closing::begin(conn, &mut actor);
+        let closing = Closing::begin(conn, &mut actor)?;
         eventually(|| conn.socket.state() == TcpState::FinWait2)?;
         change(&rig);
         let mut step = |closing| match conn.closing(&mut actor, closing) {
@@ -783,9 +853,12 @@ mod limits {
             if reset {
                 want(&conn.wants.abort);
             }
-            let step = conn.open(&mut conn.actor.lock(), Open::reported());
+            let mut actor = conn.actor.lock();
+            let step = conn.open(&mut actor, Open::reported());
             let closes = matches!(step, NextStep::Again(ConnPhase::Closing(_)));
             assert_eq!(closes, !reset);
+            conn.follow(&mut actor, step);
+            drop(actor);
             assert_eq!(rig.end()?, if reset { Err(ECONNRESET) } else { Ok(0) });
         }
         Ok(())
@@ -932,7 +1005,7 @@ mod limits {
         eventually(|| rig.far.peek(&mut [0; 8]) == Ok(8))?;
         assert!(matches!(
             conn.half_closed(&mut actor, half),
-            NextStep::Wait(ConnPhase::Released)
+            NextStep::Again(ConnPhase::Ending(FinalAction::Fin))
         ));
         Ok(())
     }
@@ -945,7 +1018,8 @@ mod limits {
         // The FIN waits behind octets that do not fit the peer's window.
         fill(&conn.socket);
         let mut actor = conn.actor.lock();
-        let NextStep::Again(ConnPhase::Lingering(closing)) = conn.linger(&mut actor) else {
+        let next = conn.ending(&mut actor, FinalAction::Linger);
+        let NextStep::Again(ConnPhase::Lingering(closing)) = next else {
             return Err(EINVAL);
         };
         Ok(times(

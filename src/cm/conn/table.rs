@@ -14,7 +14,7 @@ use core::{
 
 use kernel::{
     new_condvar,
-    new_mutex,
+    new_spinlock,
     prelude::*,
     rbtree::{
         RBTree,
@@ -23,7 +23,7 @@ use kernel::{
     sync::{
         Arc,
         CondVar,
-        Mutex, //
+        SpinLock, //
     }, //
 };
 
@@ -41,7 +41,7 @@ use super::{
 #[pin_data]
 pub(in crate::cm) struct Conns {
     #[pin]
-    inner: Mutex<ConnsInner>,
+    inner: SpinLock<ConnsInner>,
     /// Notified when the last connection is gone.
     #[pin]
     empty: CondVar,
@@ -62,7 +62,7 @@ impl Conns {
     /// Makes an empty table.
     pub(in crate::cm) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            inner <- new_mutex!(
+            inner <- new_spinlock!(
                 ConnsInner {
                     table: RBTree::new(),
                     next: 1,
@@ -224,10 +224,14 @@ mod tests {
     use crate::bench::Bench;
     use kernel::{
         impl_has_work,
+        new_mutex,
         new_work,
-        sync::atomic::{
-            Atomic,
-            Relaxed, //
+        sync::{
+            atomic::{
+                Atomic,
+                Relaxed, //
+            },
+            Mutex, //
         },
         time::{
             delay::fsleep,

@@ -5,10 +5,7 @@
 #[kernel::prelude::kunit_tests(riwarp_conn)]
 mod conn {
     use super::super::{
-        actor::{
-            ConnPhase,
-            NextStep, //
-        },
+        actor::ConnPhase,
         bench::{
             self,
             fill,
@@ -94,7 +91,7 @@ mod conn {
         })?;
         fsleep(Delta::from_millis(100));
         taken += take(&rig.far);
-        rig.conn.enter_stream();
+        eventually(|| rig.conn.enter_stream().is_ok())?;
         if taken > full {
             return Ok(false);
         }
@@ -164,7 +161,8 @@ mod conn {
         let out = Outbox::new(KBox::new(frame, GFP_KERNEL)?);
         let mut actor = rig.conn.actor.lock();
         let next = rig.conn.replying(&mut actor, out, AfterReply::Refuse);
-        assert!(matches!(next, NextStep::Wait(ConnPhase::Released)));
+        rig.conn.follow(&mut actor, next);
+        assert!(matches!(actor.phase, ConnPhase::Released));
         drop(actor);
         rig.take::<24>()?;
         assert_eq!(rig.end()?, Ok(0));
@@ -186,7 +184,8 @@ mod conn {
         let rules = initiator.rules_with_itself();
         let mut actor = rig.conn.actor.lock();
         let next = rig.conn.accepted(&mut actor, reply, &rules, RtrKinds::NONE);
-        assert!(matches!(next, NextStep::Wait(ConnPhase::Released)));
+        rig.conn.follow(&mut actor, next);
+        assert!(matches!(actor.phase, ConnPhase::Released));
         drop(actor);
         assert_eq!(rig.qp.phase(), QpPhase::Error);
         assert_eq!(completed(&rig.cq), Ok((7, Some(WcStatus::Flushed), 0)));
@@ -331,7 +330,7 @@ mod masked {
             qp.bind(conn.clone())?;
             conn.qp.populate(BhRevocable::new(qp.clone()));
             qp.attach(conn.clone(), &PARAMS)?;
-            conn.enter_stream();
+            eventually(|| conn.enter_stream().is_ok())?;
             Ok(Self {
                 conn,
                 qp,
@@ -381,7 +380,7 @@ mod masked {
 
     impl Drop for ConnectedQp {
         fn drop(&mut self) {
-            self.conn.abandon(&mut self.conn.actor.lock());
+            self.conn.end_of_nobody();
             Qp::destroy(self.qp.clone());
         }
     }

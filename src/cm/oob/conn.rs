@@ -29,6 +29,7 @@ use crate::{
             ConnPhase,
             NextStep, //
         },
+        attach::AfterAttach,
         frames::{
             readable,
             Inbox,
@@ -38,9 +39,9 @@ use crate::{
         requests::Asked,
         responder::{
             limit,
-            AfterReply, //
+            AfterReply,
+            HalfOpen, //
         },
-        stream::Open,
         Conn, //
     },
     stream::connection::StreamParams, //
@@ -53,10 +54,19 @@ impl Conn {
     pub(in crate::cm) fn answer_oob(
         self: &Arc<Self>,
         actor: &mut Actor,
-        asked: &Asked,
-        inbox: &Inbox,
+        asked: Asked,
+        inbox: Inbox,
+        entry: HalfOpen,
     ) -> NextStep {
-        match self.accept_oob(asked, inbox) {
+        match self.accept_oob(&asked, &inbox) {
+            Err(error) if error == EAGAIN => {
+                actor.come_back();
+                NextStep::Wait(ConnPhase::Held {
+                    asked,
+                    inbox,
+                    entry,
+                })
+            }
             Ok((out, params)) => {
                 self.device().stats.connect_requests.inc();
                 actor.limit(limit::READY);
@@ -89,7 +99,7 @@ impl Conn {
         let qp = cm.qps.get(theirs.to.get()).ok_or(ECONNREFUSED)?;
         let addrs = addrs_of(&self.socket)?;
         let (depths, ours) = qp.accept_oob(self.clone(), &theirs, |pair| {
-            cm.oob_waiters.check_call(pair, &addrs, &theirs)
+            cm.oob_waiters.check_call(&cm.device, pair, &addrs, &theirs)
         })?;
         self.qp.populate(BhRevocable::new(qp));
         let accepted = asked
@@ -114,18 +124,7 @@ impl Conn {
         }
         match readable(&self.socket) {
             Ok(Readable::Octets) => {
-                let Some(qp) = self.qp() else {
-                    return self.fail(actor, ECONNRESET);
-                };
-                if let Err(error) = qp.attach(self.clone(), &params) {
-                    qp.give_up_oob(&**self);
-                    return self.fail(actor, error);
-                }
-                self.established();
-                self.enter_stream();
-                NextStep::Again(ConnPhase::Open(
-                    Open::unreported(params.ird, params.ord).oob(),
-                ))
+                self.attach(actor, KBox::into_inner(params), AfterAttach::FirstOctets)
             }
             Ok(Readable::Nothing) if actor.is_overdue() => {
                 self.timed_out("no first message of the peer in time");

@@ -381,7 +381,7 @@ mod tx {
             rig.qp.sq.post(SendWr::default())?;
         }
         if let Some(conn) = &rig.conn {
-            conn.enter_stream();
+            conn.enter_stream()?;
         }
         // Sent in one piece; the responder sends nothing before the first FPDU.
         let (mut octets, mut len) = ([0; 256], 0);
