@@ -324,7 +324,8 @@ impl Conn {
             }
         }
         match self.socket.state() {
-            TcpState::Established => NextStep::Wait(ConnPhase::Open(open)),
+            // With TCP Fast Open the stream may be open before the handshake has ended.
+            TcpState::SynReceived | TcpState::Established => NextStep::Wait(ConnPhase::Open(open)),
             TcpState::CloseWait => match self.drain() {
                 Err(_) => {
                     actor.come_back();
@@ -353,7 +354,6 @@ impl Conn {
                 }
             },
             TcpState::SynSent
-            | TcpState::SynReceived
             | TcpState::FinWait1
             | TcpState::FinWait2
             | TcpState::Closing
