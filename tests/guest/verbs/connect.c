@@ -4,6 +4,7 @@
 #include "common.h"
 
 #include <arpa/inet.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <sys/socket.h>
@@ -568,31 +569,45 @@ static void the_way_is_gone(void)
 
 static struct rdma_event_channel *requests;
 
+/* Returns the next event of either channel; NULL if none comes in time. */
+static struct rdma_cm_event *event_of_either(struct rdma_event_channel *one,
+					     struct rdma_event_channel *two, int ms)
+{
+	struct pollfd ready[] = { { .fd = one->fd, .events = POLLIN },
+				  { .fd = two->fd, .events = POLLIN } };
+
+	if (poll(ready, ARRAY_SIZE(ready), ms) <= 0)
+		return NULL;
+	return cm_event(ready[0].revents ? one : two, 0);
+}
+
 /*
  * Asks for a connection, and returns the server's id of it. From a port that it has chosen itself, a
  * program has to wait until its last connection to that server has closed.
  */
 static struct rdma_cm_id *request_from(struct attempt *t, int port)
 {
-	struct rdma_conn_param param = { .initiator_depth = 1, .responder_resources = 1 };
 	int64_t end = now_ms() + SOON;
 	struct rdma_cm_event *ev;
 	struct rdma_cm_id *id = NULL;
 
-	if (!attempt_prepare(t, port))
-		return NULL;
-	while (rdma_connect(t->id, &param)) {
-		if (errno != EADDRNOTAVAIL || now_ms() > end) {
-			fail("rdma_connect from port %d: %s", source_port, strerror(errno));
+	for (;;) {
+		if (!attempt_start(t, port))
 			return NULL;
-		}
+		ev = event_of_either(requests, t->ch, SOON);
+		if (!ev || ev->event == RDMA_CM_EVENT_CONNECT_REQUEST)
+			break;
+		if (ev->status != -EADDRNOTAVAIL || now_ms() > end)
+			break;
+		rdma_ack_cm_event(ev);
+		attempt_end(t);
 		sleep_ms(10);
 	}
-	ev = cm_event(requests, SOON);
 	if (ev && ev->event == RDMA_CM_EVENT_CONNECT_REQUEST)
 		id = ev->id;
 	else
-		fail("no request from port %d", source_port);
+		fail("no request from port %d: %s, status %d", source_port,
+		     ev ? rdma_event_str(ev->event) : "no event", ev ? ev->status : 0);
 	if (ev)
 		rdma_ack_cm_event(ev);
 	return id;
@@ -713,16 +728,16 @@ static void write_text(const char *path, const char *text)
 static void taken_source_ports(int port, int other)
 {
 	static const char reserved[] = "/proc/sys/net/ipv4/ip_local_reserved_ports";
-	struct rdma_conn_param param = { .initiator_depth = 1, .responder_resources = 1 };
 	struct attempt t = { 0 };
 	struct rdma_cm_id *id;
 	int fd;
 
 	source_port = next_port();
 	fd = tcp_listener(source_port);
-	must(attempt_prepare(&t, port));
-	check(rdma_connect(t.id, &param) && errno == EADDRINUSE, "port %d: %s", source_port,
-	      strerror(errno));
+	must(attempt_start(&t, port));
+	must(attempt_result(&t, SOON));
+	check(t.event == RDMA_CM_EVENT_CONNECT_ERROR && t.status == -EADDRINUSE,
+	      "port %d: %s, status %d", source_port, rdma_event_str(t.event), t.status);
 	attempt_end(&t);
 	close(fd);
 	source_port = 45678;
