@@ -60,9 +60,9 @@ device_moves_and_comes_back() {
 	NETDEVS_MADE+=(d0)
 	ip link set d0 up
 	address_add - d0 10.90.5.1/24
+	link_add - moves0 "$TYPE" d0
 	start - "$TMP/server" rping -s -P -p "$PORT"
 	server=$STARTED
-	link_add - moves0 "$TYPE" d0
 	wait_on_device || die "no listener: $(last_line "$TMP/server")"
 	served
 	rdma dev set moves0 netns elsewhere
