@@ -63,6 +63,38 @@ time.sleep(600)' "$IP4_B" "$other"
 	kill "$program" "$STARTED"
 }
 
+# A peer whose MPA Request is in its SYN (TCP Fast Open). No answer of TCP gets through until the
+# server has accepted, so the stream is open before the handshake has ended. The message that follows
+# is what a client of rping sends first.
+fast_open() {
+	local server
+	# shellcheck disable=SC2064
+	trap "in_ns '$NS_B' tc qdisc del dev '$NET_B' root 2>/dev/null || true
+		setting '$NS_B' '$DEV_B' crc 1" EXIT
+	setting "$NS_B" "$DEV_B" crc 0
+	# A client without a cookie; a server that needs none, for all listeners.
+	in_ns "$NS_A" sysctl -qw net.ipv4.tcp_fastopen=0x5
+	in_ns "$NS_B" sysctl -qw net.ipv4.tcp_fastopen=0x602
+	start "$NS_B" "$TMP/server" stdbuf -oL rping -s -d -a "$IP4_B" -p "$PORT"
+	server=$STARTED
+	wait_listen "$PORT"
+	in_ns "$NS_B" tc qdisc add dev "$NET_B" root netem loss 100%
+	start "$NS_A" "$TMP/peer" within 50 python3 -c 'import socket, struct, sys
+peer = socket.socket()
+peer.sendto(b"MPA ID Req Frame" + bytes((0, 1, 0, 0)), socket.MSG_FASTOPEN, (sys.argv[1], int(sys.argv[2])))
+print(peer.recv(20, socket.MSG_WAITALL)[:16], flush=True)
+peer.send(struct.pack(">HBBIIIIQIII", 34, 0x41, 0x43, 0, 0, 1, 0, 1, 2, 64, 0))
+peer.recv(1, socket.MSG_WAITALL)' "$IP4_B" "$PORT"
+	eventually 20 grep -q EVENT_ESTABLISHED "$TMP/server" || die "not accepted: $(last_line "$TMP/server")"
+	in_ns "$NS_B" ss -Htan state syn-recv "sport = :$PORT" | grep . ||
+		die 'the stream has gone, or the handshake has ended'
+	in_ns "$NS_B" tc qdisc del dev "$NET_B" root
+	eventually 20 grep -q 'Received rkey 2 addr 1 len 64' "$TMP/server" ||
+		die "no message: $(last_line "$TMP/server"), $(last_line "$TMP/peer")"
+	grep 'MPA ID Rep' "$TMP/peer" || die "$(last_line "$TMP/peer")"
+	kill "$server" "$STARTED" 2>/dev/null || true
+}
+
 # repeated_in NAMESPACE: prints how many segments TCP has retransmitted there.
 repeated_in() { in_ns "$1" awk '/^Tcp: [0-9]/ { print $13 }' /proc/net/snmp; }
 
@@ -93,6 +125,7 @@ for topology in ${TOPOLOGIES:-netns self}; do
 		try "$topology/wildcard_ipv4" 60 wildcard_server 0.0.0.0 "$IP4_B"
 		try "$topology/wildcard_ipv6" 60 wildcard_server :: "$IP6_B"
 		try few_ports 60 few_ports
+		[ "$TYPE" = siw ] || try fast_open 60 fast_open
 		try lossy_path 90 lossy_path
 	fi
 	ends_down
