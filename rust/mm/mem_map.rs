@@ -10,7 +10,9 @@
 //! The owner shares the memory and may read and write it at any time. So the code never makes a
 //! reference to it, copies octets by raw copies, and takes no decision on octets that it read. It
 //! stores each octet that it places once, the last ones last: the owner may poll an octet, and
-//! store there as soon as it has changed ([`place::place`]).
+//! store there as soon as it has changed ([`place::place`]). Octets that lie in front of their
+//! target and reach into it, which takes a peer on the same host, are the exception: `memmove()`
+//! copies them, and may store some twice.
 //!
 //! This module checks bounds: it never accesses octets outside the list. The driver checks access
 //! to the region before; this is a second check.
