@@ -9,7 +9,7 @@
 
 # Seconds of the scripts that need more than 400 in the stock kernel.
 declare -A limit=([perftest]=900 [teardown]=900 [verbs]=900 [hostile]=900 [many]=1800 [leak]=900 [allocations]=1200 [share]=1500)
-limit+=([hostile_shapes]=1700 [docs]=1500 [interop]=900 [oob]=600 [rc]=1500 [pyverbs]=1000 [stacks]=4800 [nvme_guests]=1800 [iser_guests]=1800)
+limit+=([hostile_shapes]=1700 [docs]=1500 [interop]=900 [oob]=600 [rc]=1500 [pyverbs]=1000 [stacks]=7200 [nvme_guests]=1800 [iser_guests]=1800)
 # Options of qemu/run for suites with two guests.
 declare -A options_of=([rc_guests]='--guests 2')
 options_of+=([stacks]='--root stacks --mem 3G' [docs]='--root stacks --smp 1' [smb]='--root stacks')

@@ -38,9 +38,11 @@ riostream_pair() {
 
 # All of its sizes: each end polls the last octet of what the other writes, and replaces it in place.
 # For each size but the smallest the program stores the octet some time before it sends, and waits
-# for ever if the old one has come back meanwhile.
+# for ever if the old one has come back meanwhile. Under emulation on a busy machine a run takes many
+# minutes. Lines are written at once, so that a run that ends too late shows at which size.
 riostream_defaults() {
-	over_rdma 100000 pair 600 riostream -b "$IP4_B" -p "$PORT" -- riostream -s "$IP4_B" -p "$PORT"
+	over_rdma 100000 pair 1800 stdbuf -oL riostream -b "$IP4_B" -p "$PORT" -- \
+		stdbuf -oL riostream -s "$IP4_B" -p "$PORT"
 }
 
 # The server serves one file after the other and does not end.
@@ -85,7 +87,7 @@ try "$name/rstream_in_a_row" 300 in_a_row "$ROW" rstream_pair -S 4096 -I 2 -C 20
 try "$name/riostream" 60 riostream_pair -S 65536 -I 5 -C 10
 try "$name/riostream_async" 60 riostream_pair -S 65536 -I 5 -C 10 -T async
 try "$name/riostream_nonblocking" 60 riostream_pair -S 65536 -I 5 -C 10 -T nonblocking
-try "$name/riostream_defaults" $((600 * ${DEFAULTS:-1})) in_a_row "${DEFAULTS:-1}" riostream_defaults
+try "$name/riostream_defaults" $((1900 * ${DEFAULTS:-1})) in_a_row "${DEFAULTS:-1}" riostream_defaults
 try "$name/rcopy" 60 rcopy_files 10000000 1
 try "$name/rcopy_in_a_row" 200 rcopy_files 100000 "$ROW"
 try "$name/preload_nc" 80 nc_preloaded
