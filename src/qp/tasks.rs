@@ -293,10 +293,13 @@ impl Qp {
     /// Runs the transmit task until it is idle or the budget of the caller is used up; then the
     /// work item continues.
     fn rounds(self: &Arc<Self>, sender: &mut TcpSender<'_, '_>) {
-        let mut left = sender.budget();
+        let mut left = sender.rounds();
         let ran = self.tx.run(|tx| {
             let next = self.round(tx, sender);
             left = left.saturating_sub(1);
+            if left == 0 {
+                sender.end_turn();
+            }
             if left == 0 || sender.is_over() {
                 Next::Yield
             } else {

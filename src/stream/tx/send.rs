@@ -22,8 +22,13 @@ pub(super) const BUDGET: u32 = 64;
 /// The same for a softirq.
 pub(super) const SOFTIRQ_BUDGET: u32 = 4;
 
-/// Maximum number of batches that a work item of a process sends before others have their turn.
+/// Maximum number of batches that a work item of a process sends before others have their turn, and
+/// of rounds that it runs.
 pub(super) const USER_BUDGET: u32 = 8;
+
+/// The same number of batches for one that may wait. Others run while it sleeps, so it does no more
+/// than what had to wait.
+const WAITING_BUDGET: u32 = 1;
 
 /// Whether a work item may wait for what a process holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +53,10 @@ impl UserTurn {
         Self {
             waiting,
             begin: Tick::now(),
-            batches: USER_BUDGET,
+            batches: match waiting {
+                Waiting::Never => USER_BUDGET,
+                Waiting::Allowed => WAITING_BUDGET,
+            },
         }
     }
 
@@ -123,8 +131,17 @@ impl TcpSender<'_, '_> {
         }
     }
 
-    /// Returns how many batches and rounds this context may still send.
-    pub(crate) fn budget(&self) -> u32 {
+    /// Returns how many rounds this context may run.
+    pub(crate) fn rounds(&self) -> u32 {
+        match self {
+            Self::Process => BUDGET,
+            Self::User(_) => USER_BUDGET,
+            Self::Softirq(_) | Self::Callback(_) => SOFTIRQ_BUDGET,
+        }
+    }
+
+    /// Returns how many batches this context may still send in a round.
+    pub(super) fn budget(&self) -> u32 {
         match self {
             Self::Process => BUDGET,
             Self::User(turn) => turn.batches,
