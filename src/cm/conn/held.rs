@@ -27,12 +27,9 @@ mod held {
             Initiator, //
         }, //
     };
-    use kernel::{
-        sync::atomic::Relaxed,
-        time::{
-            delay::fsleep,
-            Delta, //
-        }, //
+    use kernel::sync::{
+        atomic::Relaxed,
+        Completion, //
     };
     use kernel_ext::{
         compat::ECONNRESET,
@@ -47,8 +44,10 @@ mod held {
         rdma::ops::QpOps, //
     };
 
+    #[pin_data]
     struct Gate {
-        open: Atomic<bool>,
+        #[pin]
+        open: Completion,
         waiting: Atomic<u32>,
     }
 
@@ -60,12 +59,12 @@ mod held {
 
     impl Holders {
         fn new() -> Result<Self> {
-            let gate = Gate {
-                open: Atomic::new(false),
+            let gate = pin_init!(Gate {
+                open <- Completion::new(),
                 waiting: Atomic::new(0),
-            };
+            });
             Ok(Self {
-                gate: Arc::new(gate, GFP_KERNEL)?,
+                gate: Arc::pin_init(gate, GFP_KERNEL)?,
                 queue: OwnedQueue::for_tests()?,
             })
         }
@@ -77,9 +76,7 @@ mod held {
             self.queue.try_spawn(move || {
                 hold(&|| {
                     gate.waiting.add(1, Relaxed);
-                    while !gate.open.load(Relaxed) {
-                        fsleep(Delta::from_millis(1));
-                    }
+                    gate.open.wait_for_completion();
                 });
             })?;
             eventually(|| self.gate.waiting.load(Relaxed) > already)
@@ -94,7 +91,7 @@ mod held {
 
     impl Drop for Holders {
         fn drop(&mut self) {
-            self.gate.open.store(true, Relaxed);
+            self.gate.open.complete_all();
         }
     }
 
@@ -158,11 +155,11 @@ mod held {
 
     /// More than run at once.
     #[test]
-    fn connections_open_beside_300_whose_sockets_are_owned() -> Result {
+    fn connections_open_beside_100_whose_sockets_are_owned() -> Result {
         let rig = ConnRig::new()?;
         let holders = Holders::new()?;
         let (mut conns, mut peers) = (KVec::new(), KVec::new());
-        for number in 0..300 {
+        for number in 0..100 {
             let (near, far) = pair(Family::V4)?;
             let conn = Conn::of_nobody(&rig.bench.rdma.cm, near)?;
             conn.with_actor(|actor| actor.phase = ConnPhase::Open(Open::reported()));
