@@ -6,8 +6,8 @@
 //!
 //! * [`ops`]: the interface of a driver: a trait for each kind of object, and
 //!   [`Driver`](ops::Driver);
-//! * [`device`], [`settings`], [`port_counters`]: the device, its registration, its port events; its
-//!   files in sysfs;
+//! * [`device`], [`settings`], [`port_counters`]: the device, its registration, its port events;
+//!   its files in sysfs;
 //! * [`object`]: links from the driver's objects to those that the consumers hold;
 //! * [`wr`], [`sges`], [`wc`]: work requests, the memory that they name, and completions;
 //! * [`mr`]: registration of memory;

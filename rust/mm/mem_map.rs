@@ -427,8 +427,8 @@ impl Memory {
         self.with_word(offset, |word| Ok(word.xchg(new, Full)))
     }
 
-    /// Atomically replaces the 64 bits at `offset` by `new` if they are `old`, and returns their old
-    /// value.
+    /// Atomically replaces the 64 bits at `offset` by `new` if they are `old`, and returns their
+    /// old value.
     ///
     /// # Errors
     ///

@@ -3,8 +3,8 @@
 //! The connection manager: the life of one TCP connection, from start-up to release.
 //!
 //! It opens, accepts and rejects connections for the iWARP connection manager ([`connect`],
-//! [`accept`], [`reject`], [`abort`]) and for queue pairs that know their peer ([`connect_oob`]). It exchanges
-//! the MPA start-up frames, hands the stream to the queue pair, ends it
+//! [`accept`], [`reject`], [`abort`]) and for queue pairs that know their peer ([`connect_oob`]).
+//! It exchanges the MPA start-up frames, hands the stream to the queue pair, ends it
 //! ([`StreamConnection::close`], [`StreamConnection::leave`], [`StreamConnection::detach_qp`]) and
 //! raises the events of the iWARP connection manager.
 //!

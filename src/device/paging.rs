@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What processes use of a device's on-demand paging: memory for its tables, and the work queues for
-//! copies that wait for absent memory.
+//! What processes use of a device's on-demand paging: memory for its tables, and the work queues
+//! for copies that wait for absent memory.
 //!
 //! A copy may wait forever: for a server that does not answer, or for another process. So each
 //! context has a work queue of its own: it runs a limited number of items at a time, and the others
 //! of the context wait behind them. The threads of all contexts together are limited by the number
 //! of queues.
 //!
-//! A queue is created with the first region of a context that is paged on demand. The last reference
-//! to a context may be dropped in an item of its queue, which cannot wait for itself; so the reaper
-//! destroys the queue.
+//! A queue is created with the first region of a context that is paged on demand. The last
+//! reference to a context may be dropped in an item of its queue, which cannot wait for itself; so
+//! the reaper destroys the queue.
 //!
 //! Context: process, unless a function says otherwise.
 
@@ -134,7 +134,8 @@ impl Paging {
     /// may be opened meanwhile.
     pub(crate) fn flush(&self) {
         let mut at = self.queues.lock().len();
-        // From the last one on: those that are removed meanwhile move only others that were flushed.
+        // From the last one on: those that are removed meanwhile move only others that were
+        // flushed.
         while let Some(before) = at.checked_sub(1) {
             at = before;
             let queue = self.queues.lock().get(at).cloned();

@@ -3,8 +3,8 @@
 //! Atomic operations: the two messages, and the arithmetic.
 //!
 //! A request is parsed into one of the two operations; the driver carries it out on the 64-bit word
-//! at the target, in the target's own byte order: by one instruction of the processor where there is
-//! one ([`AtomicOperation::instruction`]), else by [`AtomicOperation::apply`] inside a
+//! at the target, in the target's own byte order: by one instruction of the processor where there
+//! is one ([`AtomicOperation::instruction`]), else by [`AtomicOperation::apply`] inside a
 //! compare-exchange loop.
 //!
 //! AOpCode 1 is Swap in the first draft of RFC 7306 (draft-ietf-storm-rdmap-ext-00) and reserved in
@@ -61,8 +61,8 @@ impl AtomicOperation {
     const DRAFT_SWAP: u32 = 0x1;
     const COMPARE_SWAP: u32 = 0x2;
 
-    /// Returns the instruction with the same effect as [`AtomicOperation::apply`]. Operations without
-    /// masks have one.
+    /// Returns the instruction with the same effect as [`AtomicOperation::apply`]. Operations
+    /// without masks have one.
     #[inline]
     pub const fn instruction(self) -> Instruction {
         match self {

@@ -47,7 +47,8 @@ use crate::{
     queue::rq::RecvQueue, //
 };
 
-/// Mark in [`Srq::limit`]: the event was raised, and no request was taken since. A limit is below it.
+/// Mark in [`Srq::limit`]: the event was raised, and no request was taken since. A limit is below
+/// it.
 const RAISED: u32 = 1 << 31;
 
 /// A shared receive queue.
@@ -147,7 +148,8 @@ impl Srq {
         Ok(())
     }
 
-    /// Arms the limit event; 0 disarms it. `limit` is at most [`MAX_SRQ_WR`](crate::device::MAX_SRQ_WR).
+    /// Arms the limit event; 0 disarms it. `limit` is at most
+    /// [`MAX_SRQ_WR`](crate::device::MAX_SRQ_WR).
     pub(crate) fn arm(&self, limit: u32) {
         let armed = self.update_limit(|old| limit | (old & RAISED));
         // If too few are left already, raise the event now: the consumer need not wait for another

@@ -14,9 +14,9 @@ use kernel::sync::Arc;
 ///
 /// # Invariants
 ///
-/// One [`Memory`] reads them, the one that [`KernelPages::try_new`] returned. They change only while
-/// the caller borrows that one exclusively ([`MapSg::map`](crate::rdma::mr::MapSg::map)), so that no
-/// copy combines two lists.
+/// One [`Memory`] reads them, the one that [`KernelPages::try_new`] returned. They change only
+/// while the caller borrows that one exclusively ([`MapSg::map`](crate::rdma::mr::MapSg::map)), so
+/// that no copy combines two lists.
 pub struct KernelPages {
     // ORDERING: all is Relaxed: it changes inside an update, without users, and its end pairs with
     // the entry of the next user.

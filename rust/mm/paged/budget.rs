@@ -2,10 +2,10 @@
 
 //! Limits to the memory that is paged on demand.
 //!
-//! It is not pinned, so no limit of pinned memory counts it. But each page takes room in two tables,
-//! of which one is not charged to a cgroup, whether anything is mapped there or not; and each region
-//! has a notifier, which the kernel calls for each page that it takes from the process: with a
-//! million regions over one page it would call a million. So both are counted.
+//! It is not pinned, so no limit of pinned memory counts it. But each page takes room in two
+//! tables, of which one is not charged to a cgroup, whether anything is mapped there or not; and
+//! each region has a notifier, which the kernel calls for each page that it takes from the process:
+//! with a million regions over one page it would call a million. So both are counted.
 //!
 //! Context: process.
 

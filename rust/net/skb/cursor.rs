@@ -26,11 +26,11 @@ extern "C" {
 /// # Invariants
 ///
 /// `skb` is the head of the receive queue of the view that the cursor was made for, or a member of
-/// it. Unless it is the head: `piece` is `skb` or in its tree of fragment lists, `depth` lists deep;
-/// `up` is the member of the list of `skb` that has `piece` in its own tree, if `depth` is 2 or
-/// more; `part` is 0 for its linear part, or the number of a fragment plus 1, the last one of those
-/// that were joined. `from` and `left` are the address and length of the rest of that part; `from` is
-/// null if the CPU cannot read it.
+/// it. Unless it is the head: `piece` is `skb` or in its tree of fragment lists, `depth` lists
+/// deep; `up` is the member of the list of `skb` that has `piece` in its own tree, if `depth` is 2
+/// or more; `part` is 0 for its linear part, or the number of a fragment plus 1, the last one of
+/// those that were joined. `from` and `left` are the address and length of the rest of that part;
+/// `from` is null if the CPU cannot read it.
 #[derive(Clone, Copy)]
 pub(super) struct Cursor {
     /// The position, from the read position.

@@ -30,8 +30,8 @@ impl Socket {
     pub fn send_batch(&self, batch: &mut TxBatch, more: SendHint) -> Result<usize> {
         // Calls TCP directly: the layers above it (security modules, the address family) do not
         // apply to kernel sockets.
-        // TCP charges a process's cgroup, which may have to reclaim memory. Work items, which may be
-        // what a disk waits for, wait for the owner of the socket.
+        // TCP charges a process's cgroup, which may have to reclaim memory. Work items, which may
+        // be what a disk waits for, wait for the owner of the socket.
         without_io(|| {
             // SAFETY: `send_locked` requires a valid TCP socket that the caller owns: `locked`
             // gives one, owned during the call.

@@ -362,8 +362,8 @@ impl QpLink {
     /// Closes the link; once this returned, no handler runs, and the connection manager neither
     /// finds the queue pair nor changes it by what it still has.
     ///
-    /// Raises the events that the connection still owes, so that the connection manager gives back
-    /// what it has; nobody waits for that.
+    /// Raises the events that the connection has not raised yet, so that the connection manager
+    /// gives back what it has; nobody waits for that.
     ///
     /// Context: process.
     pub(in crate::rdma) fn close(&self) {

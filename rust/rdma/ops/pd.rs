@@ -70,7 +70,8 @@ pub(super) unsafe extern "C" fn alloc_pd<T: Driver>(
         // SAFETY: `device_data` requires a device of `T` that is registered or being registered:
         // that holds while a verb runs.
         let dev = unsafe { device_data::<T::Device>(device) };
-        // SAFETY: A field of `pd`, which is valid; uverbs sets it before the driver sees the object.
+        // SAFETY: A field of `pd`, which is valid; uverbs sets it before the driver sees the
+        // object.
         let user = NonNull::new(unsafe { (*pd).uobject });
         let context = user.map(|user| {
             // SAFETY: A field of a valid user object, which never changes.

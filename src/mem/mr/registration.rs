@@ -260,8 +260,9 @@ impl Drop for Mr {
 ///
 /// * `EINVAL` for an empty or wrapping range.
 /// * `EOPNOTSUPP` for all memory of the process as one region.
-/// * Those of [`RegUserMr::pin`], [`ContextPaging::begin`](crate::device::paging::ContextPaging::begin)
-///   and [`RegUserMr::page_on_demand`].
+/// * Those of [`RegUserMr::pin`],
+///   [`ContextPaging::begin`](crate::device::paging::ContextPaging::begin) and
+///   [`RegUserMr::page_on_demand`].
 pub(super) fn memory_of(pd: &Pd, request: &RegUserMr<'_>) -> Result<Memory> {
     let on_demand = request.access.contains(AccessFlags::ON_DEMAND);
     if on_demand && request.start == 0 && request.length == u64::MAX {
