@@ -14,7 +14,6 @@
 use core::ops::Deref;
 
 use iwarp::{
-    lifecycle::Event,
     oob::Psn,
     stag::Access, //
 };
@@ -70,6 +69,7 @@ use crate::{
     }, //
 };
 
+mod actions;
 mod idle;
 pub(crate) mod oob;
 mod paging;
@@ -228,9 +228,7 @@ impl Qp {
     ///
     /// Context: process; the running transmit task.
     pub(crate) fn flush(&self) -> bool {
-        let flush = self.lifecycle.on(Event::Flush);
-        let first = flush.ok().and_then(|flush| flush.before.first_failure());
-        let first = first.map(status_of);
+        let first = self.lifecycle.take_first_failure().map(status_of);
         if let Some(id) = self.forget_stream() {
             self.flush_receive(id);
         }

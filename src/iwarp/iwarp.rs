@@ -21,7 +21,8 @@
 //! * [`receiver::Receiver`] judges the headers of a complete FPDU that has arrived;
 //! * [`mpa::negotiate`] makes and judges the frames at the start of a stream;
 //! * [`oob`] decides which connection two queue pairs keep that connect without `rdma_cm`;
-//! * [`lifecycle::Lifecycle`] is the state machine of a queue pair;
+//! * [`lifecycle::Lifecycle`] is the state machine of a queue pair, which returns
+//!   [`actions::Actions`];
 //! * [`fault::Fault`] lists every error of a stream, with the table of how each is reported.
 //!
 //! The core never handles payload: the driver copies it, computes its CRC, and asks for offsets and
@@ -55,6 +56,7 @@
     )
 )]
 
+pub mod actions;
 pub mod atomic;
 pub mod bytes;
 #[cfg(any(not(MODULE), CONFIG_KUNIT = "y"))]

@@ -3,9 +3,12 @@
 //! The state machine of a queue pair: where each event leads, and what the driver does for it.
 //!
 //! Only this module decides transitions. A [`Lifecycle`] fits into 32 bits, so that the driver can
-//! publish it atomically: it reads the word, asks [`Lifecycle::on`] for the next state, and stores
-//! that by compare-exchange. The caller whose store succeeds sees to the [`Actions`]; where the
-//! event alone says what follows, the driver does that without reading them.
+//! publish it atomically: it reads the word, asks [`Lifecycle::on`] or [`Lifecycle::request`] for
+//! the next state, and stores that by compare-exchange. Whoever succeeds carries out the
+//! [`Actions`], all of them; the driver has one function for that.
+//!
+//! An [`Event`] has happened, and cannot be refused. A [`Request`] can be, and then changes
+//! nothing.
 //!
 //! A queue pair goes through its [`QpPhase`]s in one direction only, until it is reset:
 //!
@@ -24,6 +27,20 @@
 //!
 //! Pure, any context. RFC 5040, sections 5.4, 6 and 7; InfiniBand Architecture Specification,
 //! volume 1, section 10.3.1, for the states of the verbs.
+
+use crate::{
+    actions::{
+        Actions,
+        After,
+        Later,
+        Now, //
+    },
+    fault::{
+        ErrorClass,
+        Fault, //
+    },
+    terminate::Terminate, //
+};
 
 /// Where a queue pair is in its life. Ordered: only a reset leads back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -98,9 +115,24 @@ pub enum FirstFailure {
     RemoteOperation,
 }
 
-/// What can happen to a queue pair.
+impl FirstFailure {
+    /// Returns how the request that the peer's Terminate refuses completes.
+    pub fn of(terminate: &Terminate) -> Self {
+        match terminate.code.class() {
+            Some(ErrorClass::RemoteProtection | ErrorClass::TaggedBuffer) => Self::RemoteAccess,
+            Some(ErrorClass::RemoteOperation | ErrorClass::UntaggedBuffer) => {
+                Self::RemoteInvalidRequest
+            }
+            Some(ErrorClass::RdmapLocal | ErrorClass::DdpLocal | ErrorClass::Mpa) | None => {
+                Self::RemoteOperation
+            }
+        }
+    }
+}
+
+/// What the consumer or a connection asks of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Event {
+pub enum Request {
     // From the consumer.
     /// Modify to INIT.
     ModifyInit,
@@ -123,8 +155,6 @@ pub enum Event {
     },
     /// Modify to RESET ends: the old stream has ended and its transmit task is idle.
     ResetEnd,
-    /// Destroy.
-    Destroy,
 
     // From the connection.
     /// A connection of the connection manager is about to start up for this queue pair.
@@ -137,44 +167,11 @@ pub enum Event {
         /// Whether sending waits for the peer's first FPDU.
         wait_first_fpdu: bool,
     },
-    /// The peer has ended its half of a stream without connection manager.
-    PeerClosed,
-    /// The stream has ended. `lost`: not in an orderly way.
-    StreamEnded {
-        /// Whether TCP has given up the connection.
-        lost: bool,
-    },
-    /// The peer of the search expects another PSN than the consumer has set.
-    WrongPsn,
-    /// The search for a peer has taken too long.
-    SearchTimeout,
-    /// A request has waited too long for a peer that has closed its half.
-    PeerClosedTimeout,
-
-    // From the receiver.
-    /// The peer's first FPDU was accepted, or sending need not wait for it.
-    FirstFpdu,
-    /// A message of the peer or a request of this end is faulty: the stream ends with a Terminate.
-    Fault,
-    /// The peer's Terminate has arrived (RDMAP-97).
-    PeerTerminate(FirstFailure),
-    /// A Read or atomic operation of this end was answered.
-    ReadAnswered,
-
-    // From the transmit task.
-    /// TCP has accepted the Terminate.
-    TerminateSent,
-    /// A request waits until outstanding Reads are answered.
-    WaitForReads,
-    /// The request does not wait after all.
-    ReadsWaitedFor,
-    /// All requests are flushed; the caller takes [`Lifecycle::first_failure`] for the oldest one.
-    Flush,
 }
 
-impl Event {
-    /// Each event, with each of its parameters.
-    pub const ALL: [Self; 31] = [
+impl Request {
+    /// Each request, with each of its parameters.
+    pub const ALL: [Self; 14] = [
         Self::ModifyInit,
         Self::ModifyRtr,
         Self::ModifyRtrPath,
@@ -185,7 +182,6 @@ impl Event {
         Self::ResetBegin { posted: false },
         Self::ResetBegin { posted: true },
         Self::ResetEnd,
-        Self::Destroy,
         Self::Bind,
         Self::BindSearch,
         Self::Attach {
@@ -194,103 +190,119 @@ impl Event {
         Self::Attach {
             wait_first_fpdu: true,
         },
+    ];
+}
+
+/// How the consumer hears of a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Notice {
+    /// By the completion of the request at fault.
+    Completion,
+    /// By the event of a fatal error.
+    Fatal,
+    /// By the event of an access that was refused.
+    AccessError,
+    /// By the event of a request that was refused.
+    RequestError,
+}
+
+impl Notice {
+    /// Returns how the consumer hears of a fault in what the peer sent or asked for.
+    pub fn of(fault: Fault) -> Self {
+        match fault.code().class() {
+            Some(ErrorClass::RemoteProtection | ErrorClass::TaggedBuffer) => Self::AccessError,
+            Some(ErrorClass::RemoteOperation | ErrorClass::UntaggedBuffer) => Self::RequestError,
+            Some(ErrorClass::RdmapLocal | ErrorClass::DdpLocal | ErrorClass::Mpa) | None => {
+                Self::Fatal
+            }
+        }
+    }
+}
+
+/// What can happen to a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// The consumer destroys it.
+    Destroy,
+
+    // From the connection.
+    /// The peer has ended its half of a stream without connection manager.
+    PeerClosed,
+    /// The stream has ended. `lost`: not in an orderly way.
+    StreamEnded {
+        /// Whether TCP has given up the connection.
+        lost: bool,
+    },
+    /// The peer of the search expects another PSN than the consumer has set.
+    WrongPsn,
+    /// The search for a peer has taken too long, and has ended.
+    SearchTimeout,
+    /// A request has waited too long for a peer that has closed its half.
+    PeerClosedTimeout,
+
+    /// Sending need not wait for the peer's first FPDU.
+    AllowSending,
+
+    // From the receiver.
+    /// The peer's first FPDU was accepted.
+    FirstFpdu,
+    /// A message of the peer or a request of this end is faulty: the stream ends with a Terminate.
+    Fault(Notice),
+    /// The peer's Terminate has arrived (RDMAP-97).
+    PeerTerminate(FirstFailure),
+    /// A Read or atomic operation of this end was answered.
+    ReadAnswered,
+
+    // From the transmit task.
+    /// TCP has accepted the Terminate, or never will.
+    TerminateSent,
+    /// The last octets before an orderly close are with TCP; or only answers to the peer are
+    /// missing, and the queue pair is destroyed.
+    Drained,
+    /// TCP takes no more octets.
+    SendFailed,
+}
+
+impl Event {
+    /// Each event, with each of its parameters.
+    pub const ALL: [Self; 20] = [
+        Self::Destroy,
         Self::PeerClosed,
         Self::StreamEnded { lost: false },
         Self::StreamEnded { lost: true },
         Self::WrongPsn,
         Self::SearchTimeout,
         Self::PeerClosedTimeout,
+        Self::AllowSending,
         Self::FirstFpdu,
-        Self::Fault,
+        Self::Fault(Notice::Completion),
+        Self::Fault(Notice::Fatal),
+        Self::Fault(Notice::AccessError),
+        Self::Fault(Notice::RequestError),
         Self::PeerTerminate(FirstFailure::RemoteAccess),
         Self::PeerTerminate(FirstFailure::RemoteInvalidRequest),
         Self::PeerTerminate(FirstFailure::RemoteOperation),
         Self::ReadAnswered,
         Self::TerminateSent,
-        Self::WaitForReads,
-        Self::ReadsWaitedFor,
-        Self::Flush,
+        Self::Drained,
+        Self::SendFailed,
     ];
 }
 
-/// The set of what the driver has to do for a transition.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Actions(u16);
-
-impl Actions {
+/// What a verb has to do for the search for a peer before its request, because it may fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preparation {
     /// Nothing.
-    pub const NONE: Self = Self(0);
-    /// Run the transmit task: to send, to flush, or to stop sending.
-    pub const TRANSMIT: Self = Self(1 << 0);
+    None,
     /// Begin to search for the peer.
-    pub const BEGIN_SEARCH: Self = Self(1 << 1);
+    BeginSearch,
     /// Begin to connect to the peer, unless the peer has connected first.
-    pub const CALL_PEER: Self = Self(1 << 2);
-    /// End the search for the peer.
-    pub const END_SEARCH: Self = Self(1 << 3);
-    /// Take no more requests from the send queue, and tell the connection that the stream will end.
-    pub const DRAIN: Self = Self(1 << 4);
-    /// Keep the Terminate of this fault, the first one (RDMAP-144).
-    pub const KEEP_TERMINATE: Self = Self(1 << 5);
-    /// Have the connection close with a FIN.
-    pub const CLOSE: Self = Self(1 << 6);
-    /// Have the connection close with a reset.
-    pub const ABORT: Self = Self(1 << 7);
-    /// Raise the event of a fatal error for the consumer.
-    pub const NOTIFY_FATAL: Self = Self(1 << 8);
-
-    const NAMES: [(Self, &'static str); 9] = [
-        (Self::TRANSMIT, "transmit"),
-        (Self::BEGIN_SEARCH, "begin search"),
-        (Self::CALL_PEER, "call peer"),
-        (Self::END_SEARCH, "end search"),
-        (Self::DRAIN, "drain"),
-        (Self::KEEP_TERMINATE, "keep Terminate"),
-        (Self::CLOSE, "close"),
-        (Self::ABORT, "abort"),
-        (Self::NOTIFY_FATAL, "notify fatal"),
-    ];
-
-    /// Returns the actions of either set.
-    #[must_use]
-    pub const fn and(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// Returns whether all of `other` are in this set.
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// Returns the names of the actions in this set.
-    pub fn names(self) -> impl Iterator<Item = &'static str> {
-        Self::NAMES
-            .into_iter()
-            .filter(move |(action, _)| self.contains(*action))
-            .map(|(_, name)| name)
-    }
+    CallPeer,
 }
 
-/// The event is not allowed in this state; nothing has changed.
+/// The request is not allowed in this state; nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused;
-
-/// Where an event leads from a phase.
-#[derive(Clone, Copy)]
-enum Step {
-    /// It is refused.
-    No,
-    /// The phase stays.
-    Stay,
-    /// To this phase.
-    To(QpPhase),
-}
-
-use Step::{
-    No,
-    Stay,
-    To, //
-};
 
 /// The state of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -402,177 +414,251 @@ impl Lifecycle {
         }
     }
 
-    /// Returns the state after `event`, and what the driver has to do for the transition.
+    /// Returns whether the request is allowed now.
     ///
     /// # Errors
     ///
-    /// [`Refused`] if the event is not allowed now.
-    pub const fn on(self, event: Event) -> Result<(Self, Actions), Refused> {
+    /// [`Refused`] if it is not.
+    pub fn allows(self, request: Request) -> Result<(), Refused> {
+        self.requested_phase(request).map(|_| ()).ok_or(Refused)
+    }
+
+    /// Returns what a verb has to prepare before it makes the request.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`] if the request is not allowed now.
+    pub fn preparation(self, request: Request) -> Result<Preparation, Refused> {
+        self.allows(request)?;
+        Ok(match request {
+            Request::ModifyRtrPath => Preparation::BeginSearch,
+            Request::ModifyRts if self.by_path && self.requested == Requested::Rtr => {
+                Preparation::CallPeer
+            }
+            _ => Preparation::None,
+        })
+    }
+
+    /// Returns the state after `request`, and what the driver has to do for the transition.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`] if it is not allowed now.
+    pub fn request(self, request: Request) -> Result<(Self, Actions), Refused> {
         let mut next = self;
-        next.phase = match self.step(event) {
-            Step::No => return Err(Refused),
-            Step::Stay => self.phase,
-            Step::To(phase) => phase,
-        };
-        let moved = next.phase as u8 != self.phase as u8;
-        let actions = match event {
-            Event::ModifyInit => {
-                next.request(Requested::Init);
+        next.phase = self.requested_phase(request).ok_or(Refused)?;
+        let moved = next.phase != self.phase;
+        let actions = match request {
+            Request::ModifyInit => {
+                next.set_requested(Requested::Init);
                 Actions::NONE
             }
-            Event::ModifyRtr => {
-                next.request(Requested::Rtr);
+            Request::ModifyRtr => {
+                next.set_requested(Requested::Rtr);
                 Actions::NONE
             }
-            Event::ModifyRtrPath => {
+            Request::ModifyRtrPath => {
                 next.by_path = true;
                 next.requested = Requested::Rtr;
-                Actions::BEGIN_SEARCH
+                Actions::NONE
             }
-            Event::ModifyRts => {
-                let calls = self.by_path && matches!(self.requested, Requested::Rtr);
+            Request::ModifyRts => {
                 next.requested = Requested::Rts;
-                if calls {
-                    Actions::CALL_PEER
-                } else {
-                    Actions::NONE
-                }
+                // What was posted before gives the search its time limit.
+                Actions::NONE.after(After::Transmit)
             }
-            Event::ModifySqd if moved => Actions::DRAIN.and(Actions::TRANSMIT),
-            Event::ModifySqe if moved => Actions::KEEP_TERMINATE.and(Actions::TRANSMIT),
-            Event::ModifySqd | Event::ModifySqe => Actions::NONE,
-            Event::ModifyErr => Actions::END_SEARCH
-                .and(Actions::CLOSE)
-                .and(Actions::TRANSMIT),
-            Event::ResetBegin { .. } => Actions::END_SEARCH,
-            Event::ResetEnd => {
+            Request::ModifySqd if moved => Actions::NONE
+                .now(Now::Drain)
+                .after(After::Transmit)
+                .later(Later::Leave),
+            Request::ModifySqe if moved => {
+                Actions::NONE.now(Now::KeepTerminate).after(After::Transmit)
+            }
+            Request::ModifySqd | Request::ModifySqe => Actions::NONE,
+            Request::ModifyErr => Actions::NONE
+                .after(After::Transmit)
+                .later(Later::EndSearch)
+                .later(Later::Close),
+            Request::ResetBegin { .. } => Actions::NONE.later(Later::EndSearch),
+            Request::ResetEnd => {
                 next = Self::RESET;
                 Actions::NONE
             }
-            Event::Destroy => Actions::END_SEARCH,
-            Event::Bind | Event::BindSearch => Actions::NONE,
-            Event::Attach { wait_first_fpdu } => {
+            Request::Bind | Request::BindSearch => Actions::NONE,
+            Request::Attach { wait_first_fpdu } => {
                 next.may_send = !wait_first_fpdu;
                 next.peer_closed = false;
-                Actions::END_SEARCH.and(Actions::TRANSMIT)
+                Actions::NONE.after(After::Transmit)
             }
+        };
+        Ok((next, actions))
+    }
+
+    /// Returns the state after `event`, and what the driver has to do for the transition.
+    pub fn on(self, event: Event) -> (Self, Actions) {
+        let mut next = self;
+        next.phase = self.next_phase(event);
+        let moved = next.phase != self.phase;
+        let transmit = Actions::NONE.after(After::Transmit);
+        let actions = match event {
+            Event::Destroy => Actions::NONE.later(Later::EndSearch),
             Event::PeerClosed => {
                 next.peer_closed = true;
-                Actions::TRANSMIT
+                transmit
             }
             Event::StreamEnded { lost } => {
-                if matches!(self.phase, QpPhase::Rts) {
+                if self.phase == QpPhase::Rts {
                     if self.peer_closed {
                         next.fail_first(FirstFailure::RetryExceeded);
                     } else if lost {
                         next.fail_first(FirstFailure::Flushed);
                     }
                 }
-                Actions::TRANSMIT
+                transmit
             }
-            Event::WrongPsn => Actions::ABORT.and(Actions::TRANSMIT),
+            Event::WrongPsn => transmit.later(Later::Abort),
             Event::SearchTimeout => {
                 next.fail_first(FirstFailure::RetryExceeded);
-                Actions::ABORT.and(Actions::TRANSMIT)
+                transmit.later(Later::Abort)
             }
             Event::PeerClosedTimeout if self.has_lost_peer() => {
                 next.fail_first(FirstFailure::RetryExceeded);
-                Actions::CLOSE.and(Actions::TRANSMIT)
+                transmit.later(Later::Close)
             }
             Event::PeerClosedTimeout => {
                 // The wait has ended in the meantime.
                 next = self;
                 Actions::NONE
             }
-            Event::FirstFpdu if self.may_send => Actions::NONE,
-            Event::FirstFpdu => {
+            Event::AllowSending | Event::FirstFpdu => {
                 next.may_send = true;
-                Actions::TRANSMIT
+                let actions = if self.may_send {
+                    Actions::NONE
+                } else {
+                    transmit
+                };
+                match event {
+                    Event::FirstFpdu => actions.later(Later::ReportFirstFpdu),
+                    _ => actions,
+                }
             }
-            Event::Fault if moved => Actions::KEEP_TERMINATE.and(Actions::TRANSMIT),
-            Event::Fault => Actions::TRANSMIT,
+            Event::Fault(notice) if moved => {
+                let end = transmit.now(Now::KeepTerminate);
+                match notice {
+                    Notice::Completion => end,
+                    Notice::Fatal => end.after(After::NotifyFatal),
+                    Notice::AccessError => end.after(After::NotifyAccessError),
+                    Notice::RequestError => end.after(After::NotifyRequestError),
+                }
+            }
+            Event::Fault(_) => Actions::NONE,
             Event::PeerTerminate(failure) => {
                 next.fail_first(failure);
-                Actions::NOTIFY_FATAL
-                    .and(Actions::CLOSE)
-                    .and(Actions::TRANSMIT)
+                transmit.after(After::NotifyFatal).later(Later::Close)
             }
             Event::ReadAnswered => {
                 next.waits_for_reads = false;
                 // The drain ends with the last answer.
-                if self.waits_for_reads || matches!(self.phase, QpPhase::Closing) {
-                    Actions::TRANSMIT
+                if self.waits_for_reads || self.phase == QpPhase::Closing {
+                    transmit
                 } else {
                     Actions::NONE
                 }
             }
-            Event::TerminateSent => Actions::NONE,
-            Event::WaitForReads => {
-                next.waits_for_reads = true;
-                Actions::NONE
-            }
-            Event::ReadsWaitedFor => {
-                next.waits_for_reads = false;
-                Actions::NONE
-            }
-            Event::Flush => {
-                next.first_failure = None;
-                Actions::NONE
-            }
+            Event::TerminateSent => Actions::NONE.later(Later::Close),
+            Event::Drained if self.phase == QpPhase::Closing => Actions::NONE.later(Later::Close),
+            Event::Drained => Actions::NONE,
+            Event::SendFailed => Actions::NONE.later(Later::Abort),
         };
-        Ok((next, actions))
+        (next, actions)
     }
 
-    /// Returns where an event leads: a row for each event, a column for each phase.
+    /// Returns the state in which a request waits for outstanding Reads to be answered, or none.
+    #[must_use]
+    pub const fn with_read_wait(mut self, waits: bool) -> Self {
+        self.waits_for_reads = waits;
+        self
+    }
+
+    /// Returns the state after a flush of all requests. [`Lifecycle::first_failure`] was for the
+    /// oldest one.
+    #[must_use]
+    pub const fn flushed(mut self) -> Self {
+        self.first_failure = None;
+        self
+    }
+
+    /// Returns where a request leads, a row for each and a column for each phase; [`None`] if it is
+    /// refused.
     #[rustfmt::skip]
-    const fn step(self, event: Event) -> Step {
+    fn requested_phase(self, request: Request) -> Option<QpPhase> {
         // Short names for the table.
-        const IDLE: Step = To(QpPhase::Idle);
-        const WAIT: Step = To(QpPhase::Waiting);
-        const RTS: Step = To(QpPhase::Rts);
-        const CLOS: Step = To(QpPhase::Closing);
-        const TERM: Step = To(QpPhase::Terminate);
-        const ERR: Step = To(QpPhase::Error);
-        const GONE: Step = To(QpPhase::Gone);
+        const NO: Option<QpPhase> = None;
+        const IDLE: Option<QpPhase> = Some(QpPhase::Idle);
+        const WAIT: Option<QpPhase> = Some(QpPhase::Waiting);
+        const RTS: Option<QpPhase> = Some(QpPhase::Rts);
+        const CLOS: Option<QpPhase> = Some(QpPhase::Closing);
+        const TERM: Option<QpPhase> = Some(QpPhase::Terminate);
+        const ERR: Option<QpPhase> = Some(QpPhase::Error);
+        let stay = Some(self.phase);
         // These depend on whether a connection manager takes part.
-        let unless_by_path = if self.by_path { No } else { Stay };
-        let if_by_path = if self.by_path { ERR } else { No };
-        let if_init = if matches!(self.requested, Requested::Init) { WAIT } else { No };
+        let unless_by_path = if self.by_path { NO } else { stay };
+        let if_by_path = if self.by_path { ERR } else { NO };
+        let if_init = if self.requested == Requested::Init { WAIT } else { NO };
         // A search connects from RTS on.
-        let if_searching = if self.by_path { Stay } else { No };
-        let if_posted = match event {
-            Event::ResetBegin { posted: true } => ERR,
-            _ => Stay,
+        let if_searching = if self.by_path { stay } else { NO };
+        let if_posted = match request {
+            Request::ResetBegin { posted: true } => ERR,
+            _ => stay,
         };
+        let row = match request {
+            //                               Idle       Waiting       Rts             Closing     Terminate   Error  Gone
+            Request::ModifyInit         => [stay,      NO,           unless_by_path, NO,         NO,         NO,    NO],
+            Request::ModifyRtr          => [stay,      NO,           unless_by_path, NO,         NO,         NO,    NO],
+            Request::ModifyRtrPath      => [if_init,   NO,           NO,             NO,         NO,         NO,    NO],
+            Request::ModifyRts          => [NO,        if_searching, stay,           NO,         NO,         NO,    NO],
+            Request::ModifySqd          => [NO,        NO,           CLOS,           stay,       stay,       stay,  stay],
+            Request::ModifySqe          => [NO,        NO,           TERM,           TERM,       stay,       stay,  stay],
+            Request::ModifyErr          => [ERR,       ERR,          ERR,            ERR,        ERR,        stay,  NO],
+            Request::ResetBegin { .. }  => [if_posted, if_posted,    if_by_path,     if_by_path, if_by_path, stay,  NO],
+            Request::ResetEnd           => [IDLE,      IDLE,         NO,             NO,         NO,         IDLE,  NO],
+            Request::Bind               => [stay,      NO,           NO,             NO,         NO,         NO,    NO],
+            Request::BindSearch         => [NO,        stay,         NO,             NO,         NO,         NO,    NO],
+            Request::Attach { .. }      => [RTS,       RTS,          NO,             NO,         NO,         NO,    NO],
+        };
+        self.column(row)
+    }
+
+    /// Returns where an event leads, likewise.
+    #[rustfmt::skip]
+    fn next_phase(self, event: Event) -> QpPhase {
+        // Short names for the table.
+        const TERM: QpPhase = QpPhase::Terminate;
+        const ERR: QpPhase = QpPhase::Error;
+        const GONE: QpPhase = QpPhase::Gone;
+        let stay = self.phase;
         let row = match event {
-            //                              Idle       Waiting       Rts             Closing     Terminate   Error   Gone
-            Event::ModifyInit           => [Stay,      No,           unless_by_path, No,         No,         No,     No],
-            Event::ModifyRtr            => [Stay,      No,           unless_by_path, No,         No,         No,     No],
-            Event::ModifyRtrPath        => [if_init,   No,           No,             No,         No,         No,     No],
-            Event::ModifyRts            => [No,        if_searching, Stay,           No,         No,         No,     No],
-            Event::ModifySqd            => [No,        No,           CLOS,           Stay,       Stay,       Stay,   Stay],
-            Event::ModifySqe            => [No,        No,           TERM,           TERM,       Stay,       Stay,   Stay],
-            Event::ModifyErr            => [ERR,       ERR,          ERR,            ERR,        ERR,        Stay,   Stay],
-            Event::ResetBegin { .. }    => [if_posted, if_posted,    if_by_path,     if_by_path, if_by_path, Stay,   No],
-            Event::ResetEnd             => [IDLE,      IDLE,         No,             No,         No,         IDLE,   No],
-            Event::Destroy              => [GONE,      GONE,         GONE,           GONE,       GONE,       GONE,   GONE],
-            Event::Bind                 => [Stay,      No,           No,             No,         No,         No,     No],
-            Event::BindSearch           => [No,        Stay,         No,             No,         No,         No,     No],
-            Event::Attach { .. }        => [RTS,       RTS,          No,             No,         No,         No,     No],
-            Event::PeerClosed           => [Stay,      Stay,         Stay,           Stay,       Stay,       Stay,   Stay],
-            Event::StreamEnded { .. }   => [ERR,       ERR,          ERR,            ERR,        ERR,        Stay,   Stay],
-            Event::WrongPsn             => [ERR,       ERR,          ERR,            ERR,        ERR,        Stay,   Stay],
-            Event::SearchTimeout        => [ERR,       ERR,          ERR,            ERR,        ERR,        Stay,   Stay],
-            Event::PeerClosedTimeout    => [Stay,      Stay,         ERR,            ERR,        Stay,       Stay,   Stay],
-            Event::FirstFpdu            => [Stay,      Stay,         Stay,           Stay,       Stay,       Stay,   Stay],
-            Event::Fault                => [TERM,      TERM,         TERM,           TERM,       Stay,       Stay,   Stay],
-            Event::PeerTerminate(_)     => [ERR,       ERR,          ERR,            ERR,        ERR,        Stay,   Stay],
-            Event::ReadAnswered         => [Stay,      Stay,         Stay,           Stay,       Stay,       Stay,   Stay],
-            Event::TerminateSent        => [Stay,      Stay,         ERR,            ERR,        ERR,        Stay,   Stay],
-            Event::WaitForReads         => [Stay,      Stay,         Stay,           Stay,       Stay,       Stay,   Stay],
-            Event::ReadsWaitedFor       => [Stay,      Stay,         Stay,           Stay,       Stay,       Stay,   Stay],
-            Event::Flush                => [Stay,      Stay,         Stay,           Stay,       Stay,       Stay,   Stay],
+            //                               Idle  Waiting  Rts   Closing  Terminate  Error  Gone
+            Event::Destroy              => [GONE, GONE,    GONE, GONE,    GONE,      GONE,  GONE],
+            Event::PeerClosed           => [stay, stay,    stay, stay,    stay,      stay,  stay],
+            Event::StreamEnded { .. }   => [ERR,  ERR,     ERR,  ERR,     ERR,       stay,  stay],
+            Event::WrongPsn             => [ERR,  ERR,     ERR,  ERR,     ERR,       stay,  stay],
+            Event::SearchTimeout        => [ERR,  ERR,     ERR,  ERR,     ERR,       stay,  stay],
+            Event::PeerClosedTimeout    => [stay, stay,    ERR,  ERR,     stay,      stay,  stay],
+            Event::AllowSending         => [stay, stay,    stay, stay,    stay,      stay,  stay],
+            Event::FirstFpdu            => [stay, stay,    stay, stay,    stay,      stay,  stay],
+            Event::Fault(_)             => [TERM, TERM,    TERM, TERM,    stay,      stay,  stay],
+            Event::PeerTerminate(_)     => [ERR,  ERR,     ERR,  ERR,     ERR,       stay,  stay],
+            Event::ReadAnswered         => [stay, stay,    stay, stay,    stay,      stay,  stay],
+            Event::TerminateSent        => [stay, stay,    ERR,  ERR,     ERR,       stay,  stay],
+            Event::Drained              => [stay, stay,    stay, stay,    stay,      stay,  stay],
+            Event::SendFailed           => [stay, stay,    stay, stay,    stay,      stay,  stay],
         };
+        self.column(row)
+    }
+
+    /// Returns the entry of a row for the phase.
+    fn column<T>(self, row: [T; 7]) -> T {
         let [idle, waiting, rts, closing, terminate, error, gone] = row;
         match self.phase {
             QpPhase::Idle => idle,
@@ -586,7 +672,7 @@ impl Lifecycle {
     }
 
     /// Records the state that the consumer asks for, unless a stream is attached already.
-    const fn request(&mut self, requested: Requested) {
+    const fn set_requested(&mut self, requested: Requested) {
         if matches!(self.phase, QpPhase::Idle) {
             self.requested = requested;
         }
@@ -677,6 +763,7 @@ impl Lifecycle {
 #[cfg_attr(MODULE, kernel::prelude::kunit_tests(iwarp_lifecycle))]
 mod tests {
     use super::*;
+    use crate::fault::ErrorCode;
 
     /// Calls `f` with each state that a word can stand for.
     fn each_state(mut f: impl FnMut(Lifecycle)) {
@@ -688,10 +775,39 @@ mod tests {
         }
     }
 
-    fn after(events: &[Event]) -> Lifecycle {
+    /// What happens to a queue pair in a test.
+    #[derive(Clone, Copy)]
+    enum Step {
+        Asked(Request),
+        Happened(Event),
+    }
+
+    use Step::{
+        Asked,
+        Happened, //
+    };
+
+    fn take(state: Lifecycle, step: Step) -> Result<(Lifecycle, Actions), Refused> {
+        match step {
+            Asked(request) => state.request(request),
+            Happened(event) => Ok(state.on(event)),
+        }
+    }
+
+    /// Calls `f` with each request and each event.
+    fn each_step(mut f: impl FnMut(Step)) {
+        for request in Request::ALL {
+            f(Asked(request));
+        }
+        for event in Event::ALL {
+            f(Happened(event));
+        }
+    }
+
+    fn after(steps: &[Step]) -> Lifecycle {
         let mut state = Lifecycle::NEW;
-        for event in events {
-            let next = state.on(*event);
+        for step in steps {
+            let next = take(state, *step);
             assert!(next.is_ok());
             if let Ok((next, _)) = next {
                 state = next;
@@ -700,9 +816,9 @@ mod tests {
         state
     }
 
-    const ATTACH: Event = Event::Attach {
+    const ATTACH: Step = Asked(Request::Attach {
         wait_first_fpdu: false,
-    };
+    });
 
     #[test]
     fn a_word_stands_for_one_state() {
@@ -717,55 +833,68 @@ mod tests {
     #[test]
     fn only_a_reset_leads_back() {
         each_state(|state| {
-            for event in Event::ALL {
-                if let Ok((next, _)) = state.on(event) {
+            each_step(|step| {
+                if let Ok((next, _)) = take(state, step) {
                     let back = next.phase() < state.phase();
-                    assert!(!back || event == Event::ResetEnd);
+                    assert!(!back || matches!(step, Asked(Request::ResetEnd)));
                 }
-            }
+            });
         });
     }
 
     #[test]
     fn what_is_destroyed_stays_so() {
         each_state(|state| {
-            for event in Event::ALL {
-                if let (QpPhase::Gone, Ok((next, _))) = (state.phase(), state.on(event)) {
+            each_step(|step| {
+                if let (QpPhase::Gone, Ok((next, _))) = (state.phase(), take(state, step)) {
                     assert_eq!(next.phase(), QpPhase::Gone);
                 }
+            });
+        });
+    }
+
+    #[test]
+    fn request_is_allowed_if_it_is_not_refused() {
+        each_state(|state| {
+            for request in Request::ALL {
+                let refused = state.request(request).is_err();
+                assert_eq!(state.allows(request).is_err(), refused);
+                assert_eq!(state.preparation(request).is_err(), refused);
             }
         });
     }
 
     #[test]
     fn of_several_faults_only_the_first_is_kept() {
-        let faults = after(&[ATTACH]).on(Event::Fault);
-        let (state, actions) = faults.unwrap_or((Lifecycle::NEW, Actions::NONE));
+        let fault = Event::Fault(Notice::AccessError);
+        let (state, actions) = after(&[ATTACH]).on(fault);
         assert_eq!(state.phase(), QpPhase::Terminate);
-        assert!(actions.contains(Actions::KEEP_TERMINATE));
-        assert_eq!(state.on(Event::Fault), Ok((state, Actions::TRANSMIT)));
+        assert!(actions.now.contains(Now::KeepTerminate));
+        assert!(actions.after.contains(After::NotifyAccessError));
+        assert_eq!(state.on(fault), (state, Actions::NONE));
     }
 
     #[test]
     fn the_first_failure_counts_until_it_is_taken() {
         each_state(|state| {
-            for event in Event::ALL {
-                if matches!(event, Event::Flush | Event::ResetEnd) {
-                    continue;
+            each_step(|step| {
+                if matches!(step, Asked(Request::ResetEnd)) {
+                    return;
                 }
-                if let (Some(first), Ok((next, _))) = (state.first_failure(), state.on(event)) {
+                if let (Some(first), Ok((next, _))) = (state.first_failure(), take(state, step)) {
                     assert_eq!(next.first_failure(), Some(first));
                 }
-            }
+            });
         });
-        let lost = after(&[ATTACH, Event::StreamEnded { lost: true }, Event::Flush]);
-        assert_eq!(lost.first_failure(), None);
+        let lost = after(&[ATTACH, Happened(Event::StreamEnded { lost: true })]);
+        assert_eq!(lost.first_failure(), Some(FirstFailure::Flushed));
+        assert_eq!(lost.flushed().first_failure(), None);
     }
 
     #[test]
     fn nothing_of_the_old_stream_is_left_after_a_reset() {
         each_state(|state| {
-            if let Ok((next, _)) = state.on(Event::ResetEnd) {
+            if let Ok((next, _)) = state.request(Request::ResetEnd) {
                 assert_eq!(next, Lifecycle::idle(Requested::Reset));
             }
         });
@@ -773,22 +902,70 @@ mod tests {
 
     #[test]
     fn a_stream_of_the_connection_manager_is_not_reset() {
-        let reset = Event::ResetBegin { posted: true };
-        assert_eq!(after(&[ATTACH]).on(reset), Err(Refused));
-        let own = after(&[Event::ModifyRtrPath, ATTACH, reset]);
+        let reset = Request::ResetBegin { posted: true };
+        assert_eq!(after(&[ATTACH]).request(reset), Err(Refused));
+        let own = after(&[Asked(Request::ModifyRtrPath), ATTACH, Asked(reset)]);
         assert_eq!(own.phase(), QpPhase::Error);
     }
 
     #[test]
     fn rts_is_refused_after_the_end() {
-        let path = [Event::ModifyRtrPath, Event::ModifyRts, ATTACH];
-        assert_eq!(
-            after(&path).verbs_state(),
-            VerbsState::Requested(Requested::Rts)
-        );
-        let ended = after(&path).on(Event::StreamEnded { lost: false });
-        let (ended, _) = ended.unwrap_or((Lifecycle::NEW, Actions::NONE));
-        assert_eq!(ended.on(Event::ModifyRts), Err(Refused));
+        let path = after(&[
+            Asked(Request::ModifyRtrPath),
+            Asked(Request::ModifyRts),
+            ATTACH,
+        ]);
+        assert_eq!(path.verbs_state(), VerbsState::Requested(Requested::Rts));
+        let (ended, _) = path.on(Event::StreamEnded { lost: false });
+        assert_eq!(ended.request(Request::ModifyRts), Err(Refused));
+    }
+
+    #[test]
+    fn search_is_prepared_before_its_request() {
+        let rtr = Request::ModifyRtrPath;
+        assert_eq!(after(&[]).preparation(rtr), Ok(Preparation::BeginSearch));
+        let waiting = after(&[Asked(rtr)]);
+        let rts = Request::ModifyRts;
+        assert_eq!(waiting.preparation(rts), Ok(Preparation::CallPeer));
+        let calling = after(&[Asked(rtr), Asked(rts)]);
+        assert_eq!(calling.preparation(rts), Ok(Preparation::None));
+        assert_eq!(after(&[ATTACH]).preparation(rts), Ok(Preparation::None));
+    }
+
+    #[test]
+    fn fault_is_heard_of_by_the_event_of_its_class() {
+        for (fault, notice) in [
+            (Fault::Local, Notice::Fatal),
+            (Fault::SourceBounds, Notice::AccessError),
+            (Fault::OpcodeReserved, Notice::RequestError),
+            (Fault::LocalPlacement, Notice::Fatal),
+            (Fault::TaggedBounds, Notice::AccessError),
+            (Fault::NoBuffer, Notice::RequestError),
+            (Fault::Crc, Notice::Fatal),
+        ] {
+            assert_eq!(Notice::of(fault), notice);
+        }
+    }
+
+    #[test]
+    fn terminate_decides_how_the_request_ends() {
+        let failure = |layer, etype| {
+            FirstFailure::of(&Terminate {
+                code: ErrorCode {
+                    layer,
+                    etype,
+                    code: 0,
+                },
+                quoted: None,
+            })
+        };
+        assert_eq!(failure(0, 1), FirstFailure::RemoteAccess);
+        assert_eq!(failure(1, 1), FirstFailure::RemoteAccess);
+        assert_eq!(failure(0, 2), FirstFailure::RemoteInvalidRequest);
+        assert_eq!(failure(1, 2), FirstFailure::RemoteInvalidRequest);
+        for (layer, etype) in [(0, 0), (1, 0), (2, 0), (2, 2), (15, 15)] {
+            assert_eq!(failure(layer, etype), FirstFailure::RemoteOperation);
+        }
     }
 
     #[test]
@@ -796,7 +973,7 @@ mod tests {
         each_state(|state| {
             if !state.has_lost_peer() {
                 let late = state.on(Event::PeerClosedTimeout);
-                assert_eq!(late, Ok((state, Actions::NONE)));
+                assert_eq!(late, (state, Actions::NONE));
             }
         });
     }
@@ -804,17 +981,13 @@ mod tests {
     #[test]
     fn an_answered_read_calls_who_waits_for_it() {
         let calls = |state: Lifecycle| {
-            state
-                .on(Event::ReadAnswered)
-                .is_ok_and(|(_, actions)| actions.contains(Actions::TRANSMIT))
+            let (_, actions) = state.on(Event::ReadAnswered);
+            actions.after.contains(After::Transmit)
         };
-        assert!(!calls(after(&[ATTACH])));
-        assert!(calls(after(&[ATTACH, Event::WaitForReads])));
-        assert!(!calls(after(&[
-            ATTACH,
-            Event::WaitForReads,
-            Event::ReadsWaitedFor
-        ])));
-        assert!(calls(after(&[ATTACH, Event::ModifySqd])));
+        let open = after(&[ATTACH]);
+        assert!(!calls(open));
+        assert!(calls(open.with_read_wait(true)));
+        assert!(!calls(open.with_read_wait(true).with_read_wait(false)));
+        assert!(calls(after(&[ATTACH, Asked(Request::ModifySqd)])));
     }
 }

@@ -14,9 +14,13 @@
 //! Not specified by any RFC: docs/connections.md. Context: process.
 
 use iwarp::{
+    actions::{
+        After,
+        Set, //
+    },
     lifecycle::{
-        Actions,
-        Event, //
+        Event,
+        Request, //
     },
     mpa::negotiate::Depths,
     oob::{
@@ -72,11 +76,17 @@ use kernel_ext::{
 
 use crate::{
     device::gid,
-    stream::connection::{
-        is_same,
-        Close,
-        StreamConnection,
-        StreamParams, //
+    stream::{
+        connection::{
+            is_same,
+            Close,
+            StreamConnection,
+            StreamParams, //
+        },
+        owner::{
+            Runner,
+            StreamOwner, //
+        }, //
     }, //
 };
 
@@ -247,7 +257,7 @@ impl WorkItem<OOB> for Qp {
 
 // Called by the verbs.
 impl Qp {
-    /// Starts to wait: INIT to RTR with a destination.
+    /// Starts to wait, before the transition from INIT to RTR with a destination.
     ///
     /// # Errors
     ///
@@ -310,11 +320,10 @@ impl Qp {
         // Until the consumer sets the timeout, do not wait for a peer that has closed its half.
         self.retry_timeout.store(0, Relaxed);
         let _drop_outside_lock = self.oob.lock().replace(oob);
-        self.try_on(Event::ModifyRtrPath)?;
         Ok(())
     }
 
-    /// Starts to connect: RTR to RTS with a destination. If a peer that is being accepted expects
+    /// Starts to connect, before the transition from RTR to RTS with a destination. If a peer that is being accepted expects
     /// another PSN, resets its connection and continues the search.
     ///
     /// # Errors
@@ -356,8 +365,8 @@ impl Qp {
                 }
                 None if wrong(attrs.promised) => {
                     drop(oob);
-                    let actions = self.on(Event::WrongPsn);
-                    self.act(actions);
+                    let after = self.apply(Event::WrongPsn);
+                    self.carry_out(after, Runner::Any);
                     return Err(EINVAL);
                 }
                 None => None,
@@ -473,7 +482,7 @@ impl Qp {
         }
         old = {
             let mut inner = self.inner.lock();
-            self.would(Event::BindSearch).map_err(|_| ECONNREFUSED)?;
+            self.allows(Request::BindSearch).map_err(|_| ECONNREFUSED)?;
             inner.conn.replace(conn)
         };
         oob.bond = Bond::Accepting;
@@ -505,7 +514,7 @@ impl Qp {
             return Err(EINVAL);
         }
         let mut inner = self.inner.lock();
-        self.would(Event::BindSearch)?;
+        self.allows(Request::BindSearch)?;
         if inner.conn.is_some() {
             return Err(EINVAL);
         }
@@ -537,34 +546,23 @@ impl Qp {
         let Some(_drop_outside_lock) = self.take_bound(conn) else {
             return;
         };
-        let given_up = self.give_up(&mut oob);
+        let (search, after) = self.give_up(&mut oob);
         drop(oob);
-        self.has_given_up(given_up);
+        drop(search);
+        self.carry_out(after, Runner::Step);
     }
 
     /// Fails what is posted: the peer has not come in time, has closed its half without a new
     /// connection, or will not come again. The lock is held, so that this is not a search that
     /// begins after a reset.
-    fn give_up(self: &Arc<Self>, oob: &mut Option<OobSearch>) -> (Option<OobSearch>, Actions) {
+    fn give_up(self: &Arc<Self>, oob: &mut Option<OobSearch>) -> (Option<OobSearch>, Set<After>) {
         cancel_delayed::<Self, OOB>(self);
         let search = oob.take();
         let event = match search {
             Some(_) => Event::SearchTimeout,
             None => Event::PeerClosedTimeout,
         };
-        (search, self.on(event))
-    }
-
-    /// Does what [`Qp::give_up`] asks for, without the lock. Returns whether the queue pair had
-    /// searched, or had lost its peer.
-    fn has_given_up(self: &Arc<Self>, (search, actions): (Option<OobSearch>, Actions)) -> bool {
-        drop(search);
-        if actions == Actions::NONE {
-            return false;
-        }
-        self.act(actions);
-        self.transmit_in_step();
-        true
+        (search, self.apply(event))
     }
 
     /// Returns whether a connection is the bound one.
@@ -588,19 +586,23 @@ impl Qp {
             None if self.lifecycle().has_lost_peer() => OobAction::GiveUp,
             None => OobAction::Nothing,
         };
-        let given_up = matches!(action, OobAction::GiveUp).then(|| self.give_up(&mut oob));
-        drop(oob);
         match action {
             OobAction::Connect(connect) => {
+                drop(oob);
                 let attempt = self.connector.as_arc_borrow().connect(self, &connect);
                 if attempt.is_err() {
                     self.oob_connection_lost();
                 }
             }
             OobAction::GiveUp => {
-                if given_up.is_some_and(|given_up| self.has_given_up(given_up)) {
+                let (search, after) = self.give_up(&mut oob);
+                drop(oob);
+                drop(search);
+                // Nothing follows if the wait for the peer has ended meanwhile.
+                if !after.is_empty() {
                     self.device.stats.pairing_timeouts.inc();
                 }
+                self.carry_out(after, Runner::Step);
             }
             OobAction::Nothing => {}
         }
@@ -649,7 +651,10 @@ const FOR_RTS: QpAttrMask = QpAttrMask::TIMEOUT
 mod tests {
     use super::*;
     use crate::{
-        bench::Bench,
+        bench::{
+            polled,
+            Bench, //
+        },
         cm::conn::{
             bench::PARAMS,
             Conn, //
@@ -657,7 +662,8 @@ mod tests {
         device::{
             DeviceKind,
             MAX_ORD, //
-        }, //
+        },
+        Riwarp, //
     };
     use iwarp::lifecycle::QpPhase;
     use kernel_ext::{
@@ -669,8 +675,10 @@ mod tests {
             Family, //
         },
         rdma::{
+            bench::post_send,
             ops::QpOps,
-            types::QpState, //
+            types::QpState,
+            wr::WcStatus, //
         }, //
     };
 
@@ -773,6 +781,30 @@ mod tests {
             assert_eq!(qp.phase(), QpPhase::Waiting);
             Ok(())
         })
+    }
+
+    #[test]
+    fn stream_of_a_peer_with_another_psn_is_flushed() -> Result {
+        let bench = Bench::new()?;
+        let cq = bench.cq(4)?;
+        let qp = bench.qp(4, &cq)?;
+        qp.enter(QpPhase::Waiting);
+        qp.enter(QpPhase::Rts);
+        qp.attrs.lock().promised = Some(Psn::new(1));
+        post_send::<Riwarp, _>(&[7], |wrs| qp.post_send(wrs))?;
+        let attr = QpAttr {
+            qp_state: QpState::Rts,
+            sq_psn: 2,
+            ..QpAttr::default()
+        };
+        let mask = QpAttrMask::STATE.union(FOR_RTS);
+        let changed = Qp::modify(qp.as_arc_borrow(), &attr, mask);
+        bench.device.queues.tx.flush();
+        let flushed = polled(&cq);
+        Qp::destroy(qp);
+        assert_eq!(changed, Err(EINVAL));
+        assert!(matches!(flushed, Some((7, Some(WcStatus::Flushed), _))));
+        Ok(())
     }
 
     #[test]

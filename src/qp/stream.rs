@@ -8,7 +8,8 @@
 use iwarp::{
     lifecycle::{
         Event,
-        QpPhase, //
+        QpPhase,
+        Request, //
     },
     rdmap::Extensions, //
 };
@@ -36,6 +37,7 @@ use crate::{
         ending::StreamEnd,
         owner::{
             Negotiated,
+            Runner,
             StreamOwner, //
         },
         tx::{
@@ -55,7 +57,7 @@ impl Qp {
     /// `EINVAL` in a state that cannot connect, `EISCONN` with a connection already.
     pub(crate) fn bind(&self, conn: Arc<dyn StreamConnection>) -> Result {
         let mut inner = self.inner.lock();
-        self.would(Event::Bind)?;
+        self.allows(Request::Bind)?;
         if inner.conn.is_some() {
             return Err(EISCONN);
         }
@@ -93,12 +95,12 @@ impl Qp {
         conn: Arc<dyn StreamConnection>,
         params: &StreamParams,
     ) -> Result {
-        {
+        let after = {
             let mut attrs = self.attrs.try_lock().ok_or(EBUSY)?;
-            let attach = Event::Attach {
+            let attach = Request::Attach {
                 wait_first_fpdu: params.wait_first_fpdu,
             };
-            self.would(attach)?;
+            self.allows(attach)?;
             if !self.is_bound(&*conn) {
                 return Err(EINVAL);
             }
@@ -138,10 +140,13 @@ impl Qp {
                     attrs.stored.max_dest_rd_atomic = u8::try_from(params.ird).unwrap_or(u8::MAX);
                 }
             }
-            // Fails if the queue pair was destroyed in between.
-            self.try_on(attach)?;
-        }
-        self.transmit_in_step();
+            // Fails if the queue pair was destroyed in between, or bound to another connection.
+            self.request_if(attach, |inner| match &inner.conn {
+                Some(bound) if is_same(&**bound, &*conn) => Ok(None),
+                Some(_) | None => Err(EINVAL),
+            })?
+        };
+        self.carry_out(after, Runner::Step);
         Ok(())
     }
 
@@ -170,11 +175,11 @@ impl Qp {
                 self.note_end(StreamEnd::Lost(loss), None);
             }
         }
-        self.on(Event::StreamEnded {
+        let after = self.apply(Event::StreamEnded {
             lost: matches!(how, Ended::Lost(_)),
         });
         let _drop_outside_lock = self.inner.lock().conn.take();
-        self.transmit_in_step();
+        self.carry_out(after, Runner::Step);
     }
 
     /// Handles the peer closing its half of an out-of-band connection. Other RDMA networks have no
@@ -182,8 +187,14 @@ impl Qp {
     /// receives for a failure. So nothing happens until the next Send, which fails after its retry
     /// timeout.
     pub(crate) fn note_peer_closed(self: &Arc<Self>) {
-        self.on(Event::PeerClosed);
-        self.kick();
+        let after = self.apply(Event::PeerClosed);
+        self.carry_out(after, Runner::Any);
+    }
+
+    /// Allows sending before the peer's first FPDU.
+    pub(crate) fn allow_sending(self: &Arc<Self>) {
+        let after = self.apply(Event::AllowSending);
+        self.carry_out(after, Runner::Step);
     }
 
     /// Returns whether the stream is up and no dequeued request is incomplete.

@@ -5,10 +5,17 @@
 //!
 //! Context: process, unless a function says otherwise.
 
-use iwarp::lifecycle::{
-    Actions,
-    Event,
-    QpPhase, //
+use iwarp::{
+    actions::{
+        After,
+        Set, //
+    },
+    lifecycle::{
+        Event,
+        Notice,
+        QpPhase, //
+    },
+    terminate::Terminate, //
 };
 use kernel::{
     sync::{
@@ -40,7 +47,10 @@ use kernel_ext::{
 use crate::{
     device::paging::ContextPaging,
     stream::{
-        owner::StreamOwner,
+        owner::{
+            Runner,
+            StreamOwner, //
+        },
         tx::{
             coalescer::DoorbellAction,
             send::{
@@ -139,15 +149,16 @@ impl StreamOwner for Qp {
         }
     }
 
-    fn answer(self: &Arc<Self>, inbound: &mut Inbound<'_>) {
-        // Without softirq this context processes the socket's backlog, and most likely is the
-        // transmit task itself. With PREEMPT_RT a softirq can be preempted by another one on its
-        // CPU, and must not charge memory (`Memcg::scope`).
-        if cfg!(CONFIG_PREEMPT_RT) || !inbound.in_softirq() {
-            return self.kick();
-        }
-        self.rounds(&mut TcpSender::Callback(inbound));
-        self.notify();
+    fn apply(self: &Arc<Self>, event: Event) -> Set<After> {
+        self.happened(event)
+    }
+
+    fn terminate(self: &Arc<Self>, notice: Notice, terminate: Terminate) -> Set<After> {
+        self.faulted(notice, terminate)
+    }
+
+    fn carry_out(self: &Arc<Self>, after: Set<After>, runner: Runner<'_, '_>) {
+        self.carry_out_after(after, runner);
     }
 
     fn enqueue_rx(self: &Arc<Self>) {
@@ -260,6 +271,20 @@ impl Qp {
         }
     }
 
+    /// Runs the transmit task after a receive, without a thread switch if possible.
+    ///
+    /// Context: a callback of the stream's socket; no lock of the driver held.
+    pub(super) fn answer(self: &Arc<Self>, inbound: &mut Inbound<'_>) {
+        // Without softirq this context processes the socket's backlog, and most likely is the
+        // transmit task itself. With PREEMPT_RT a softirq can be preempted by another one on its
+        // CPU, and must not charge memory (`Memcg::scope`).
+        if cfg!(CONFIG_PREEMPT_RT) || !inbound.in_softirq() {
+            return self.kick();
+        }
+        self.rounds(&mut TcpSender::Callback(inbound));
+        self.notify();
+    }
+
     /// Handles a doorbell of a process that has posted requests.
     ///
     /// Context: process, no lock held.
@@ -340,7 +365,8 @@ impl Qp {
         let closes = || self.phase() == QpPhase::Closing && self.sq.is_idle();
         self.finish(closes);
         if closes() && self.sq.is_drained() {
-            self.act(Actions::CLOSE);
+            let after = self.apply(Event::Drained);
+            self.carry_out(after, Runner::Any);
         }
     }
 
@@ -467,7 +493,8 @@ impl Qp {
                 if let Some(stream) = self.take_new_tx(tx) {
                     stream.send_terminate(self);
                 }
-                self.on(Event::TerminateSent);
+                let after = self.apply(Event::TerminateSent);
+                self.carry_out(after, Runner::Any);
                 Next::Again
             }
             phase @ (QpPhase::Error | QpPhase::Gone) => {

@@ -21,15 +21,13 @@ mod posting {
             cq::Cq,
             sq::Taken, //
         },
-        stream::owner::{
-            event_of,
-            StreamOwner, //
-        },
+        stream::owner::StreamOwner,
         Riwarp, //
     };
-    use iwarp::{
-        fault::Fault,
-        lifecycle::QpPhase, //
+    use iwarp::lifecycle::{
+        Event,
+        QpPhase,
+        Request, //
     };
     use kernel_ext::{
         rdma::{
@@ -294,7 +292,7 @@ mod posting {
             if oob {
                 // It starts an out-of-band connect.
                 rig.qp.enter(QpPhase::Waiting);
-                rig.qp.on(Event::ModifyRts);
+                let _ = rig.qp.lifecycle.request(Request::ModifyRts);
                 assert_eq!(to_rts(&rig.qp), Ok(()));
             }
             rig.qp.enter(QpPhase::Rts);
@@ -422,7 +420,7 @@ mod posting {
             let qp = &rig.qp;
             qp.retry_timeout.store(3_600_000, Relaxed);
             qp.enter(QpPhase::Rts);
-            qp.on(Event::PeerClosed);
+            let _ = qp.lifecycle.on(Event::PeerClosed);
             // Before the end the timeout is armed.
             qp.time_out_closed_peer();
             assert!(cancel_delayed::<Qp, OOB>(qp));
@@ -448,21 +446,6 @@ mod posting {
         assert!(rig.bench.rdma.qps.get(number).is_none());
         assert!(rig.flushed(&[]));
         Ok(())
-    }
-
-    #[test]
-    fn a_fault_raises_the_event_of_its_class() {
-        for (fault, event) in [
-            (Fault::Local, QpEvent::Fatal),
-            (Fault::SourceBounds, QpEvent::AccessError),
-            (Fault::OpcodeReserved, QpEvent::RequestError),
-            (Fault::LocalPlacement, QpEvent::Fatal),
-            (Fault::TaggedBounds, QpEvent::AccessError),
-            (Fault::NoBuffer, QpEvent::RequestError),
-            (Fault::Crc, QpEvent::Fatal),
-        ] {
-            assert_eq!(event_of(fault), event);
-        }
     }
 }
 

@@ -5,11 +5,16 @@
 //! Context: process, unless a function says otherwise.
 
 use iwarp::{
+    actions::{
+        After,
+        Set, //
+    },
     fault::Fault,
     lifecycle::{
-        Actions,
         Event,
-        QpPhase, //
+        Preparation,
+        QpPhase,
+        Request, //
     },
     stag::Access,
     terminate::Terminate, //
@@ -32,6 +37,7 @@ use kernel::{
 use kernel_ext::{
     compat::{
         new_spinlock_irq,
+        EISCONN,
         EOPNOTSUPP, //
     },
     mm::memcg::Memcg,
@@ -67,7 +73,9 @@ use crate::{
         owner::{
             QpInner,
             QpShared,
-            Receives, //
+            Receives,
+            Runner,
+            StreamOwner, //
         },
         rx::Rx,
         tx::{
@@ -238,7 +246,7 @@ impl Qp {
         f()
     }
 
-    /// Changes attributes and state.
+    /// Changes attributes and state. The caller carries out the rest of the transition.
     ///
     /// # Errors
     ///
@@ -246,7 +254,11 @@ impl Qp {
     /// the device's limits, `EOPNOTSUPP` for sizes, an alternate path and the state
     /// of path migration, for a path in any transition but the one to RTR and for the event
     /// SQ_DRAINED, and the errors of the out-of-band connect.
-    pub(crate) fn modify_attrs(self: &Arc<Self>, attr: &QpAttr, mask: QpAttrMask) -> Result {
+    pub(crate) fn modify_attrs(
+        self: &Arc<Self>,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+    ) -> Result<Set<After>> {
         let _one_at_a_time = self.modifying.lock();
         if mask.intersects(REFUSED) {
             return Err(EOPNOTSUPP);
@@ -279,52 +291,49 @@ impl Qp {
             | None => {}
         }
         let mut attrs = self.attrs.lock();
-        if state.is_some() {
-            self.modify_state(&attrs, attr, mask)?;
-        }
+        let after = match state {
+            Some(state) => self.modify_state(&attrs, state, attr, mask)?,
+            None => Set::NONE,
+        };
         attrs.stored.take_over(attr, mask);
         self.set_rights(&attrs);
-        Ok(())
+        Ok(after)
     }
 
-    fn modify_state(self: &Arc<Self>, attrs: &Attrs, attr: &QpAttr, mask: QpAttrMask) -> Result {
-        let event = match attr.qp_state {
+    fn modify_state(
+        self: &Arc<Self>,
+        attrs: &Attrs,
+        state: QpState,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+    ) -> Result<Set<After>> {
+        let request = match state {
             // `modify_attrs` does it before it locks the attributes.
-            QpState::Reset => return Ok(()),
-            QpState::Init => Event::ModifyInit,
-            QpState::Rtr if mask.contains(QpAttrMask::AV) => Event::ModifyRtrPath,
-            QpState::Rtr => Event::ModifyRtr,
-            QpState::Rts => Event::ModifyRts,
-            QpState::Sqd => Event::ModifySqd,
-            QpState::Sqe => Event::ModifySqe,
-            QpState::Err => Event::ModifyErr,
+            QpState::Reset => return Ok(Set::NONE),
+            QpState::Init => Request::ModifyInit,
+            QpState::Rtr if mask.contains(QpAttrMask::AV) => Request::ModifyRtrPath,
+            QpState::Rtr => Request::ModifyRtr,
+            QpState::Rts => Request::ModifyRts,
+            QpState::Sqd => Request::ModifySqd,
+            QpState::Sqe => {
+                let terminate = Terminate::for_fault(Fault::Local, None);
+                return self.request_if(Request::ModifySqe, |_| Ok(Some(terminate)));
+            }
+            QpState::Err => Request::ModifyErr,
         };
         // Steps that may fail come before the transition.
-        let actions = self.would(event)?;
-        if actions.contains(Actions::BEGIN_SEARCH) {
-            return self.begin_oob(attr, mask);
-        }
-        if actions.contains(Actions::CALL_PEER) {
-            self.continue_oob(attrs, attr, mask)?;
-        }
-        if actions.contains(Actions::DRAIN) {
-            self.sq.drain();
-        }
-        if event == Event::ModifySqe {
-            self.terminate_on(event, Terminate::for_fault(Fault::Local, None));
-            return Ok(());
-        }
-        let actions = self.try_on(event)?;
-        if actions.contains(Actions::DRAIN) {
-            if let Some(conn) = self.conn() {
-                conn.as_arc_borrow().leave();
+        let preparation = self.lifecycle().preparation(request);
+        match preparation.map_err(|_| EINVAL)? {
+            Preparation::None => self.request(request),
+            Preparation::BeginSearch => {
+                self.begin_oob(attr, mask)?;
+                self.request(request).inspect_err(|_| drop(self.end_oob()))
+            }
+            Preparation::CallPeer => {
+                self.continue_oob(attrs, attr, mask)?;
+                self.request(request)
             }
         }
-        if actions.contains(Actions::END_SEARCH) {
-            drop(self.end_oob());
-        }
-        self.act(actions);
-        Ok(())
     }
 
     /// Resets the queue pair: nothing of the old stream or of what was posted remains.
@@ -338,17 +347,17 @@ impl Qp {
     /// `EINVAL` while a stream of the connection manager exists, or if the connection manager has
     /// begun to set one up meanwhile.
     fn reset(self: &Arc<Self>) -> Result {
-        let begin = || Event::ResetBegin {
+        let begin = || Request::ResetBegin {
             posted: self.has_posted(),
         };
-        self.would(begin())?;
+        self.allows(begin())?;
         self.finish_terminate();
-        let (oob, conn) = {
+        let (after, conn) = {
             let _attrs = self.attrs.lock();
-            self.try_on(begin())?;
-            (self.end_oob(), self.inner.lock().conn.take())
+            let after = self.request(begin())?;
+            (after, self.inner.lock().conn.take())
         };
-        drop(oob);
+        self.carry_out(after, Runner::Verb);
         if let Some(conn) = conn {
             conn.as_arc_borrow().detach_qp();
         }
@@ -373,16 +382,19 @@ impl Qp {
 
     /// Resets what the old stream has left, unless a new connection exists. Returns whether it did.
     /// Context: the running transmit task.
-    pub(super) fn reset_queues(&self) -> bool {
-        let mut inner = self.inner.lock();
-        if inner.conn.is_some() {
+    pub(super) fn reset_queues(self: &Arc<Self>) -> bool {
+        let after = self.request_if(Request::ResetEnd, |inner| {
+            if inner.conn.is_some() {
+                return Err(EISCONN);
+            }
+            inner.terminate = None;
+            inner.negotiated = None;
+            Ok(None)
+        });
+        let Ok(after) = after else {
             return false;
-        }
-        inner.terminate = None;
-        inner.negotiated = None;
-        if self.try_on(Event::ResetEnd).is_err() {
-            return false;
-        }
+        };
+        self.carry_out(after, Runner::Any);
         self.send_immediate.store(false, Relaxed);
         self.peer_terminate.store(0, Relaxed);
         self.ending.store(0, Relaxed);
@@ -418,8 +430,8 @@ impl Qp {
     pub(crate) fn retire(self: &Arc<Self>) {
         self.finish_closing();
         self.finish_terminate();
-        self.on(Event::Destroy);
-        drop(self.end_oob());
+        let after = self.apply(Event::Destroy);
+        self.carry_out(after, Runner::Verb);
         self.end_tx_timer();
         let conn = self.inner.lock().conn.take();
         if let Some(conn) = conn {

@@ -5,14 +5,19 @@
 //!
 //! Context: any.
 
-use iwarp::lifecycle::{
-    Actions,
-    Event,
-    FirstFailure,
-    Lifecycle,
-    QpPhase,
-    Requested,
-    VerbsState, //
+use core::convert::Infallible;
+
+use iwarp::{
+    actions::Actions,
+    lifecycle::{
+        Event,
+        FirstFailure,
+        Lifecycle,
+        QpPhase,
+        Request,
+        Requested,
+        VerbsState, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -24,26 +29,17 @@ use kernel::{
     }, //
 };
 use kernel_ext::rdma::{
-    types::{
-        QpEvent,
-        QpState, //
-    },
+    types::QpState,
     wr::WcStatus, //
 };
 
-use super::{
-    connection::Close,
-    owner::QpShared, //
-};
+use super::owner::QpShared;
+
+#[cfg(CONFIG_KUNIT = "y")]
+use iwarp::lifecycle::Notice;
 
 /// An atomic [`Lifecycle`].
 pub(crate) struct LifecycleWord(Atomic<u32>);
-
-/// A transition that was made.
-pub(crate) struct Transition {
-    pub(crate) before: Lifecycle,
-    pub(crate) actions: Actions,
-}
 
 impl LifecycleWord {
     pub(crate) fn new(state: Lifecycle) -> Self {
@@ -51,25 +47,51 @@ impl LifecycleWord {
     }
 
     pub(crate) fn load(&self) -> Lifecycle {
-        // ORDERING: pairs with the full barrier in `on`: a context that sees a state also sees what
-        // was prepared before its transition.
+        // ORDERING: pairs with the full barrier in `exchange`: a context that sees a state also
+        // sees what was prepared before its transition.
         Lifecycle::from_raw(self.0.load(Acquire))
     }
 
-    /// Makes the transition for `event`. A full barrier, even if the state stays the same; none if
-    /// the event is refused.
+    /// Makes the transition of a request and returns what it requires. A full barrier, even if the
+    /// state stays the same; none if the request is refused.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the state machine refuses the event.
-    pub(crate) fn on(&self, event: Event) -> Result<Transition> {
+    /// `EINVAL` if the state machine refuses the request.
+    pub(crate) fn request(&self, request: Request) -> Result<Actions> {
+        self.exchange(|state| state.request(request).map_err(|_| EINVAL))
+    }
+
+    /// Makes the transition of an event and returns what it requires. A full barrier.
+    pub(crate) fn on(&self, event: Event) -> Actions {
+        let Ok(actions) = self.exchange::<_, Infallible>(|state| Ok(state.on(event)));
+        actions
+    }
+
+    /// Records whether a request waits until outstanding Reads are answered. A full barrier.
+    pub(crate) fn set_read_wait(&self, waits: bool) {
+        let Ok(()) = self.exchange::<_, Infallible>(|state| Ok((state.with_read_wait(waits), ())));
+    }
+
+    /// Returns how the oldest unfinished request completes now that all are flushed; later flushes
+    /// have no such request.
+    pub(crate) fn take_first_failure(&self) -> Option<FirstFailure> {
+        let Ok(first) =
+            self.exchange::<_, Infallible>(|state| Ok((state.flushed(), state.first_failure())));
+        first
+    }
+
+    /// Replaces the state by what `next` makes of it; returns what `next` returns besides.
+    fn exchange<R, E>(
+        &self,
+        next: impl Fn(Lifecycle) -> Result<(Lifecycle, R), E>,
+    ) -> Result<R, E> {
         // ORDERING: only a first guess, which the exchange checks.
         let mut raw = self.0.load(Relaxed);
         loop {
-            let before = Lifecycle::from_raw(raw);
-            let (after, actions) = before.on(event).map_err(|_| EINVAL)?;
+            let (after, result) = next(Lifecycle::from_raw(raw))?;
             match self.0.cmpxchg(raw, after.to_raw(), Full) {
-                Ok(_) => return Ok(Transition { before, actions }),
+                Ok(_) => return Ok(result),
                 Err(seen) => raw = seen,
             }
         }
@@ -86,51 +108,13 @@ impl QpShared {
         self.lifecycle().phase()
     }
 
-    /// Makes the transition for `event` and returns the actions to take. Does nothing if the state
-    /// machine refuses the event.
-    pub(crate) fn on(&self, event: Event) -> Actions {
-        self.try_on(event).unwrap_or(Actions::NONE)
-    }
-
-    /// As [`QpShared::on`], but reports a refusal.
+    /// Returns whether a request would be allowed now.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the state machine refuses the event.
-    pub(crate) fn try_on(&self, event: Event) -> Result<Actions> {
-        self.lifecycle
-            .on(event)
-            .map(|transition| transition.actions)
-    }
-
-    /// Returns the actions that `event` would require now, without making the transition.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` if it would be refused.
-    pub(crate) fn would(&self, event: Event) -> Result<Actions> {
-        let (_, actions) = self.lifecycle().on(event).map_err(|_| EINVAL)?;
-        Ok(actions)
-    }
-
-    /// Closes the connection and raises the event as a transition requires. The caller runs the
-    /// transmit task.
-    ///
-    /// Context: any, no spin lock of the driver held but `rx`.
-    pub(crate) fn act(&self, actions: Actions) {
-        if actions.contains(Actions::NOTIFY_FATAL) {
-            self.link.event(QpEvent::Fatal);
-        }
-        let how = if actions.contains(Actions::ABORT) {
-            Close::Abort
-        } else if actions.contains(Actions::CLOSE) {
-            Close::Graceful
-        } else {
-            return;
-        };
-        if let Some(conn) = self.conn() {
-            conn.as_arc_borrow().close(how);
-        }
+    /// `EINVAL` if not.
+    pub(crate) fn allows(&self, request: Request) -> Result {
+        self.lifecycle().allows(request).map_err(|_| EINVAL)
     }
 }
 
@@ -161,24 +145,31 @@ pub(crate) fn qp_state(state: VerbsState) -> QpState {
 /// For the tests of other parts.
 #[cfg(CONFIG_KUNIT = "y")]
 impl QpShared {
-    /// Brings the queue pair to a phase by the events that lead to it.
+    /// Brings the queue pair to a phase by what leads to it. Nobody carries out what that requires.
     pub(crate) fn enter(&self, phase: QpPhase) {
-        let attach = Event::Attach {
+        let attach = Request::Attach {
             wait_first_fpdu: false,
         };
-        match phase {
-            QpPhase::Waiting => self.on(Event::ModifyInit),
-            QpPhase::Closing => self.on(attach),
-            _ => Actions::NONE,
+        let request = |request| {
+            let _ = self.lifecycle.request(request);
         };
-        self.on(match phase {
-            QpPhase::Idle => Event::ResetEnd,
-            QpPhase::Waiting => Event::ModifyRtrPath,
-            QpPhase::Rts => attach,
-            QpPhase::Closing => Event::ModifySqd,
-            QpPhase::Terminate => Event::Fault,
-            QpPhase::Error => Event::StreamEnded { lost: false },
-            QpPhase::Gone => Event::Destroy,
-        });
+        let event = |event| {
+            let _ = self.lifecycle.on(event);
+        };
+        match phase {
+            QpPhase::Idle => request(Request::ResetEnd),
+            QpPhase::Waiting => {
+                request(Request::ModifyInit);
+                request(Request::ModifyRtrPath);
+            }
+            QpPhase::Rts => request(attach),
+            QpPhase::Closing => {
+                request(attach);
+                request(Request::ModifySqd);
+            }
+            QpPhase::Terminate => event(Event::Fault(Notice::Completion)),
+            QpPhase::Error => event(Event::StreamEnded { lost: false }),
+            QpPhase::Gone => event(Event::Destroy),
+        }
     }
 }

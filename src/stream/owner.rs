@@ -6,15 +6,18 @@
 use core::ops::Deref;
 
 use iwarp::{
+    actions::{
+        After,
+        Set, //
+    },
     fault::{
-        ErrorClass,
         ErrorCode,
         Fault, //
     },
     lifecycle::{
-        Actions,
         Event,
-        FirstFailure, //
+        FirstFailure,
+        Notice, //
     },
     mpa::{
         start::Revision,
@@ -47,7 +50,6 @@ use kernel_ext::{
     net::Inbound,
     rdma::{
         object::QpLink,
-        types::QpEvent,
         wr::WcStatus, //
     },
     sync::{
@@ -239,11 +241,6 @@ pub(crate) trait StreamOwner: Deref<Target = QpShared> + Sized {
     /// Context: any.
     fn kick(self: &Arc<Self>);
 
-    /// Runs the transmit task after a receive, without a thread switch if possible.
-    ///
-    /// Context: a callback of the stream's socket; no lock of the driver held.
-    fn answer(self: &Arc<Self>, inbound: &mut Inbound<'_>);
-
     /// Queues the work item that continues to receive. Context: any.
     fn enqueue_rx(self: &Arc<Self>);
 
@@ -268,53 +265,49 @@ pub(crate) trait StreamOwner: Deref<Target = QpShared> + Sized {
     /// Context: the running transmit task.
     fn time_out_closed_peer(self: &Arc<Self>);
 
-    /// Ends the stream with a Terminate. Only the first of several is sent (RDMAP-144); returns
-    /// whether it is this one.
+    /// Makes the transition of an event, and carries out what comes with it and what it asks of the
+    /// connection. The caller carries out the rest ([`StreamOwner::carry_out`]).
     ///
     /// Context: any.
-    fn terminate(self: &Arc<Self>, terminate: Terminate) -> bool {
-        let kept = self.terminate_on(Event::Fault, terminate);
-        self.kick();
-        kept
-    }
+    fn apply(self: &Arc<Self>, event: Event) -> Set<After>;
+
+    /// Does the same for a fault, which ends the stream with this Terminate. Only the first of
+    /// several is sent (RDMAP-144).
+    ///
+    /// Context: any.
+    fn terminate(self: &Arc<Self>, notice: Notice, terminate: Terminate) -> Set<After>;
+
+    /// Carries out what comes after a transition.
+    ///
+    /// Context: any, no lock of the driver held but mutexes.
+    fn carry_out(self: &Arc<Self>, after: Set<After>, runner: Runner<'_, '_>);
 
     /// Terminates the stream for a fault in what the peer sent or asked for, and raises the event
     /// of its class, unless the stream has ended already.
     ///
     /// Context: any.
     #[cold]
-    fn fault(self: &Arc<Self>, fault: Fault, quoted: Option<&Quoted>) {
+    fn fault(self: &Arc<Self>, fault: Fault, quoted: Option<&Quoted>) -> Set<After> {
         self.trace_fault(terminate_number(fault.code()), fault.text());
         self.note_end(StreamEnd::Fault(fault), quoted);
-        if self.terminate(Terminate::for_fault(fault, quoted)) {
-            self.link.event(event_of(fault));
-        }
+        self.terminate(Notice::of(fault), Terminate::for_fault(fault, quoted))
     }
 
     /// Completes a request that cannot be carried out with an error, and terminates the stream.
     ///
     /// Context: any.
     #[cold]
-    fn refuse(self: &Arc<Self>, slot: Slot, status: WcStatus) {
+    fn refuse(self: &Arc<Self>, slot: Slot, status: WcStatus) -> Set<After> {
         self.trace_fault(terminate_number(Fault::Local.code()), request_text(status));
         self.note_end(StreamEnd::Request(status), None);
         self.sq.finish(slot, status, self.origin());
-        self.terminate(Terminate::for_fault(Fault::Local, None));
-    }
-
-    /// Allows sending: the initiator's first FPDU has arrived (MPA-9), or need not be awaited.
-    ///
-    /// Context: any.
-    fn allow_sending(self: &Arc<Self>) {
-        if self.on(Event::FirstFpdu).contains(Actions::TRANSMIT) {
-            self.kick();
-        }
+        self.terminate(Notice::Completion, Terminate::for_fault(Fault::Local, None))
     }
 
     /// Handles the peer's Terminate (RDMAP-97, -133).
     ///
-    /// Context: any, no spin lock of the driver held but `rx`.
-    fn terminated_by_peer(self: &Arc<Self>, terminate: &Terminate) {
+    /// Context: any.
+    fn terminated_by_peer(self: &Arc<Self>, terminate: &Terminate) -> Set<After> {
         self.device.stats.terminates_received.inc();
         self.trace_terminate(TerminateSender::Peer, terminate_number(terminate.code));
         self.set_peer_terminate(terminate.code);
@@ -322,10 +315,20 @@ pub(crate) trait StreamOwner: Deref<Target = QpShared> + Sized {
             StreamEnd::PeerTerminate(terminate.code),
             terminate.quoted.as_ref(),
         );
-        let actions = self.on(Event::PeerTerminate(failure_of(terminate)));
-        self.act(actions);
-        self.kick();
+        self.apply(Event::PeerTerminate(FirstFailure::of(terminate)))
     }
+}
+
+/// Who carries out what comes after a transition. It decides how the transmit task runs.
+pub(crate) enum Runner<'a, 'b> {
+    /// Any context: the task runs in a work item, or goes on where it runs.
+    Any,
+    /// A step of a connection, which does not wait for what a process holds.
+    Step,
+    /// A verb. Context: process, no lock held.
+    Verb,
+    /// A callback of the stream's socket.
+    Callback(&'a mut Inbound<'b>),
 }
 
 // Context: any, unless a function says otherwise.
@@ -379,17 +382,6 @@ impl QpShared {
     /// Returns whether the consumer can receive Immediate Data.
     pub(crate) fn tells_immediate_data(&self) -> bool {
         !self.user || self.device.abi().has_extensions()
-    }
-
-    /// As [`StreamOwner::terminate`], for this event; the caller runs the transmit task.
-    pub(crate) fn terminate_on(&self, event: Event, terminate: Terminate) -> bool {
-        // The transmit task takes it under the lock, so it sees no phase without the message.
-        let mut inner = self.inner.lock();
-        let kept = self.on(event).contains(Actions::KEEP_TERMINATE);
-        if kept {
-            inner.terminate = Some(terminate);
-        }
-        kept
     }
 
     /// Returns the stream of the transmit task; takes a new one first.
@@ -452,29 +444,5 @@ impl QpShared {
         }
         self.idle_check.store(false, Relaxed);
         true
-    }
-}
-
-/// Returns the asynchronous event for a fault of the stream.
-pub(crate) fn event_of(fault: Fault) -> QpEvent {
-    match fault.code().class() {
-        Some(ErrorClass::RemoteProtection | ErrorClass::TaggedBuffer) => QpEvent::AccessError,
-        Some(ErrorClass::RemoteOperation | ErrorClass::UntaggedBuffer) => QpEvent::RequestError,
-        Some(ErrorClass::RdmapLocal | ErrorClass::DdpLocal | ErrorClass::Mpa) | None => {
-            QpEvent::Fatal
-        }
-    }
-}
-
-/// Returns how the request that the peer's Terminate refuses completes.
-pub(super) fn failure_of(terminate: &Terminate) -> FirstFailure {
-    match terminate.code.class() {
-        Some(ErrorClass::RemoteProtection | ErrorClass::TaggedBuffer) => FirstFailure::RemoteAccess,
-        Some(ErrorClass::RemoteOperation | ErrorClass::UntaggedBuffer) => {
-            FirstFailure::RemoteInvalidRequest
-        }
-        Some(ErrorClass::RdmapLocal | ErrorClass::DdpLocal | ErrorClass::Mpa) | None => {
-            FirstFailure::RemoteOperation
-        }
     }
 }

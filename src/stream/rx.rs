@@ -7,8 +7,7 @@
 //! the byte budget. For each FPDU it checks, in this order, the CRC over all of it (MPA-20), the
 //! headers ([`iwarp::receiver`]) and the access rights, then copies the payload from the socket
 //! buffers to the consumer's pages. The round ends with one `consume`, one notification per
-//! completion queue and, if the peer needs an answer, a round of the transmit task
-//! ([`StreamOwner::answer`]).
+//! completion queue and, if the peer needs an answer, a round of the transmit task.
 //!
 //! After a fault nothing more is interpreted (DDP-83, MPA-21): the receiver consumes and discards
 //! the rest of the stream, because a reset for unread data could destroy the Terminate.
@@ -17,7 +16,12 @@
 //! nothing.
 
 use iwarp::{
+    actions::{
+        After,
+        Set, //
+    },
     fault::Fault,
+    lifecycle::Event,
     mpa::{
         self,
         negotiate::Rtr,
@@ -76,7 +80,10 @@ use super::{
         StreamConnection,
         StreamParams, //
     },
-    owner::StreamOwner, //
+    owner::{
+        Runner,
+        StreamOwner, //
+    }, //
 };
 
 /// Maximum number of octets that one round processes.
@@ -174,10 +181,9 @@ pub(crate) struct RxRound<'a, 'b, Q> {
 /// What to do after a round, once the receive lock is released.
 #[derive(Default)]
 struct RxOutcome {
-    kick: bool,
+    after: Set<After>,
     /// A completion was posted.
     completed: bool,
-    first_fpdu: Option<Arc<dyn StreamConnection>>,
     again: bool,
     /// Number of FPDUs accepted.
     fpdus: u64,
@@ -186,6 +192,11 @@ struct RxOutcome {
 }
 
 impl RxOutcome {
+    /// Runs the transmit task after the round.
+    fn transmit(&mut self) {
+        self.after = self.after.with(After::Transmit);
+    }
+
     /// Returns whether the peer sent something other than answers.
     fn has_unprompted(&self) -> bool {
         self.fpdus != self.answers
@@ -195,11 +206,11 @@ impl RxOutcome {
 impl RxStream {
     /// Counts an FPDU that is processed completely.
     #[inline(always)]
-    fn accepted(&mut self, outcome: &mut RxOutcome) {
-        outcome.fpdus += 1;
+    fn accepted(&mut self, round: &mut RxRound<'_, '_, impl StreamOwner>) {
+        round.outcome.fpdus += 1;
         if self.untouched {
             self.untouched = false;
-            outcome.first_fpdu = Some(self.conn.clone());
+            round.outcome.after.add(round.qp.apply(Event::FirstFpdu));
         }
     }
 }
@@ -279,16 +290,10 @@ impl<'a, 'b, Q: StreamOwner> RxRound<'a, 'b, Q> {
     #[inline(always)]
     pub(crate) fn end(self) {
         let Self { qp, outcome, .. } = self;
-        if let Some(conn) = outcome.first_fpdu {
-            qp.allow_sending();
-            conn.as_arc_borrow().first_fpdu();
-        }
         if outcome.completed {
             qp.notify();
         }
-        if outcome.kick {
-            qp.answer(self.inbound);
-        }
+        qp.carry_out(outcome.after, Runner::Callback(self.inbound));
         if outcome.again {
             qp.enqueue_rx();
         }
@@ -336,7 +341,7 @@ impl RxStream {
         let header = front.get(mpa::LENGTH_LEN..)?;
         round.qp.trace_fpdu_in(header, fpdu.ulpdu_len);
         match self.accept(round, &fpdu, header) {
-            Ok(()) => self.accepted(&mut round.outcome),
+            Ok(()) => self.accepted(round),
             Err(Stop::Fault(fault)) => self.stop(round, fault, &fpdu, header),
             Err(Stop::Absent) => {
                 self.wait_for_memory(round.qp);
@@ -360,7 +365,8 @@ impl RxStream {
         round.qp.device.stats.rx_faults.inc();
         // An FPDU with a bad CRC is not quoted: its octets may be anything (RDMAP-40).
         let quoted = Quoted::from_segment(header, fpdu.ulpdu_len);
-        round.qp.fault(fault, quoted.as_ref());
+        let after = round.qp.fault(fault, quoted.as_ref());
+        round.outcome.after.add(after);
     }
 
     /// Accepts one complete FPDU.
@@ -417,19 +423,20 @@ impl RxStream {
                 let quoted = Quoted::from_segment(header, fpdu.ulpdu_len);
                 self.take_read_request(round.qp, *request, quoted)?;
                 stats.rx_read_requests.inc();
-                round.outcome.kick = true;
+                round.outcome.transmit();
                 Ok(())
             }
             Segment::Terminate(terminate) => {
                 self.flow = Flow::Stopped;
-                round.qp.terminated_by_peer(terminate);
+                let after = round.qp.terminated_by_peer(terminate);
+                round.outcome.after.add(after);
                 Ok(())
             }
             Segment::AtomicRequest(request) => {
                 let quoted = Quoted::from_segment(header, fpdu.ulpdu_len);
                 self.take_atomic_request(round.qp, *request, quoted)?;
                 stats.rx_atomic_requests.inc();
-                round.outcome.kick = true;
+                round.outcome.transmit();
                 Ok(())
             }
             Segment::AtomicResponse(response) => self.take_atomic_response(round, *response),
@@ -501,12 +508,6 @@ impl<'b, Q: StreamOwner> RxRound<'_, 'b, Q> {
 #[kernel::prelude::kunit_tests(riwarp_rx)]
 mod rounds {
     use super::*;
-    use crate::stream::owner::failure_of;
-    use iwarp::{
-        fault::ErrorCode,
-        lifecycle::FirstFailure,
-        terminate::Terminate, //
-    };
 
     #[test]
     fn answers_are_not_unprompted() {
@@ -522,26 +523,5 @@ mod rounds {
         assert!(!unprompted(0, 0));
         assert!(!unprompted(3, 3));
         assert!(unprompted(3, 2));
-    }
-
-    #[test]
-    fn a_terminate_decides_how_the_request_ends() {
-        let status = |layer, etype| {
-            failure_of(&Terminate {
-                code: ErrorCode {
-                    layer,
-                    etype,
-                    code: 0,
-                },
-                quoted: None,
-            })
-        };
-        assert_eq!(status(0, 1), FirstFailure::RemoteAccess);
-        assert_eq!(status(1, 1), FirstFailure::RemoteAccess);
-        assert_eq!(status(0, 2), FirstFailure::RemoteInvalidRequest);
-        assert_eq!(status(1, 2), FirstFailure::RemoteInvalidRequest);
-        for (layer, etype) in [(0, 0), (1, 0), (2, 0), (2, 2), (15, 15)] {
-            assert_eq!(status(layer, etype), FirstFailure::RemoteOperation);
-        }
     }
 }

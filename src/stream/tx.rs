@@ -17,12 +17,15 @@
 //!   TCP does not accept stays in the batch, and `write_space` kicks the transmit task.
 //!
 //! Context: process; or softirq, to send what a kernel consumer has posted, or to answer what has
-//! just been received ([`StreamOwner::answer`]).
+//! just been received ([`Runner::Callback`]).
 //! RFC 5040, sections 5 and 7; RFC 5041, section 5; RFC 5044, section 4.
 
 use iwarp::{
     ddp::Msn,
-    lifecycle::QpPhase,
+    lifecycle::{
+        Event,
+        QpPhase, //
+    },
     mpa::{
         self,
         marker::MarkerClock,
@@ -90,13 +93,13 @@ use send::TcpSender;
 
 use super::{
     connection::{
-        Close,
         StreamConnection,
         StreamParams, //
     },
     ending::terminate_number,
     owner::{
         QpShared,
+        Runner,
         StreamOwner, //
     },
     trace::TerminateSender, //
@@ -366,7 +369,8 @@ impl TxStream {
                     Err(e) if e == EBUSY => return Next::Yield,
                     // The connection is gone; its callbacks report that.
                     Err(_) => {
-                        self.conn.as_arc_borrow().close(Close::Abort);
+                        let after = qp.apply(Event::SendFailed);
+                        qp.carry_out(after, Runner::Any);
                         return qp.next_after_sending();
                     }
                 }
@@ -394,7 +398,8 @@ impl TxStream {
                 }
                 if closes && self.current.is_none() && !qp.inbound_reads.owes() {
                     self.closed = true;
-                    self.conn.as_arc_borrow().close(Close::Graceful);
+                    let after = qp.apply(Event::Drained);
+                    qp.carry_out(after, Runner::Any);
                 }
                 return Next::Done;
             }
@@ -482,12 +487,14 @@ impl TxStream {
             Failed::Local(slot, status) => {
                 self.current = None;
                 // RDMAP-140: sends a Terminate instead of the message.
-                qp.refuse(slot, status);
+                let after = qp.refuse(slot, status);
+                qp.carry_out(after, Runner::Any);
             }
             Failed::Remote(fault, read, sent) => {
                 self.current = None;
                 let quoted = read.quoted.map(|quoted| quoted.after(sent));
-                qp.fault(fault, quoted.as_ref());
+                let after = qp.fault(fault, quoted.as_ref());
+                qp.carry_out(after, Runner::Any);
             }
             // The batch is sent; acknowledgements return its pages.
             Failed::Memory => return Pause::Starved,
@@ -511,7 +518,7 @@ impl TxStream {
         self.cut(qp, Grow::Sleep)
     }
 
-    /// Sends the Terminate after the FPDUs in the batch, and closes the connection.
+    /// Sends the Terminate after the FPDUs in the batch.
     #[cold]
     pub(crate) fn send_terminate(&mut self, qp: &Arc<impl StreamOwner>) {
         self.current = None;
@@ -536,6 +543,5 @@ impl TxStream {
                 Err(_) => break,
             }
         }
-        self.conn.as_arc_borrow().close(Close::Graceful);
     }
 }

@@ -64,6 +64,7 @@ use crate::{
         },
         owner::{
             Receives,
+            Runner,
             StreamOwner, //
         }, //
     },
@@ -162,16 +163,8 @@ impl QpOps for Qp {
 
     fn modify(self: ArcBorrow<'_, Self>, attr: &QpAttr, mask: QpAttrMask) -> Result {
         let qp: Arc<Self> = self.into();
-        qp.modify_attrs(attr, mask)?;
-        // Send or flush what the change allows. A kernel consumer must not be called back from
-        // within its own call (Documentation/infiniband/core_locking.rst).
-        if mask.contains(QpAttrMask::STATE) {
-            if qp.user {
-                qp.transmit();
-            } else {
-                qp.kick();
-            }
-        }
+        let after = qp.modify_attrs(attr, mask)?;
+        qp.carry_out(after, Runner::Verb);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Every reachable state of a queue pair, and the effect of each event on it, as a text
-//! (lifecycle.txt): for each event and phase, the changes and the actions. Brackets name the other
+//! Every reachable state of a queue pair, and the effect of each request and event on it, as a text
+//! (lifecycle.txt): for each of them and each phase, the changes and the actions. Brackets name the other
 //! parts of the state that decide the effect; those not named make no difference.
 //!
 //! A change of the state machine shows as a change of that file. `LIFECYCLE=write cargo test --test
@@ -16,11 +16,45 @@ use std::{
     fs, //
 };
 
-use iwarp::lifecycle::{
-    Event,
-    Lifecycle,
-    QpPhase, //
+use iwarp::{
+    actions::Actions,
+    lifecycle::{
+        Event,
+        Lifecycle,
+        QpPhase,
+        Refused,
+        Request, //
+    }, //
 };
+
+/// What may happen to a queue pair.
+#[derive(Clone, Copy, PartialEq)]
+enum Input {
+    Request(Request),
+    Event(Event),
+}
+
+impl Input {
+    /// Returns all of them.
+    fn all() -> impl Iterator<Item = Self> {
+        let requests = Request::ALL.into_iter().map(Self::Request);
+        requests.chain(Event::ALL.into_iter().map(Self::Event))
+    }
+
+    fn name(self) -> String {
+        match self {
+            Self::Request(request) => format!("{request:?}"),
+            Self::Event(event) => format!("{event:?}"),
+        }
+    }
+
+    fn on(self, state: Lifecycle) -> Result<(Lifecycle, Actions), Refused> {
+        match self {
+            Self::Request(request) => state.request(request),
+            Self::Event(event) => Ok(state.on(event)),
+        }
+    }
+}
 
 /// Its name, and its value in a state.
 type Qualifier = (&'static str, fn(Lifecycle) -> String);
@@ -39,9 +73,9 @@ const QUALIFIERS: [Qualifier; 6] = [
     }),
 ];
 
-/// Returns the effect of an event on a state: the new phase, the other changes, the actions.
-fn outcome(state: Lifecycle, event: Event) -> String {
-    let Ok((next, actions)) = state.on(event) else {
+/// Returns the effect of an input on a state: the new phase, the other changes, the actions.
+fn outcome(state: Lifecycle, input: Input) -> String {
+    let Ok((next, actions)) = input.on(state) else {
         return "refused".into();
     };
     let mut parts = vec![];
@@ -51,7 +85,7 @@ fn outcome(state: Lifecycle, event: Event) -> String {
     for (name, value) in QUALIFIERS {
         let (is, was) = (value(next), value(state));
         // A reset returns everything to the values of a new queue pair.
-        if is != was && event != Event::ResetEnd {
+        if is != was && input != Input::Request(Request::ResetEnd) {
             parts.push(format!("{name} {is}"));
         }
     }
@@ -72,7 +106,15 @@ fn reachable() -> BTreeMap<QpPhase, Vec<Lifecycle>> {
     let mut by_phase = BTreeMap::from(QpPhase::ALL.map(|phase| (phase, vec![])));
     while let Some(state) = open.pop() {
         by_phase.get_mut(&state.phase()).unwrap().push(state);
-        for (next, _) in Event::ALL.iter().filter_map(|event| state.on(*event).ok()) {
+        let steps = Input::all().filter_map(|input| input.on(state).ok());
+        let steps = steps.map(|(next, _)| next);
+        // A request waits for Reads, or no longer, and all is flushed.
+        let others = [
+            state.with_read_wait(true),
+            state.with_read_wait(false),
+            state.flushed(),
+        ];
+        for next in steps.chain(others) {
             if found.insert(next.to_raw()) {
                 open.push(next);
             }
@@ -81,9 +123,9 @@ fn reachable() -> BTreeMap<QpPhase, Vec<Lifecycle>> {
     by_phase
 }
 
-/// Returns the effect of the event on the states of one phase: a line for each combination of the
+/// Returns the effect of the input on the states of one phase: a line for each combination of the
 /// fewest qualifiers that decide it.
-fn cases(states: &[Lifecycle], event: Event) -> BTreeMap<String, String> {
+fn cases(states: &[Lifecycle], input: Input) -> BTreeMap<String, String> {
     let mut choices: Vec<u32> = (0..1 << QUALIFIERS.len()).collect();
     choices.sort_by_key(|choice| choice.count_ones());
     for choice in choices {
@@ -94,7 +136,7 @@ fn cases(states: &[Lifecycle], event: Event) -> BTreeMap<String, String> {
             let values = qualifiers
                 .filter(|(index, _)| chosen(*index))
                 .map(|(_, (name, value))| format!("{name} {}", value(*state)));
-            let outcome = outcome(*state, event);
+            let outcome = outcome(*state, input);
             let case: Vec<_> = values.collect();
             *cases.entry(case.join(", ")).or_insert(outcome.clone()) == outcome
         });
@@ -108,10 +150,10 @@ fn cases(states: &[Lifecycle], event: Event) -> BTreeMap<String, String> {
 fn table() -> String {
     let mut table = String::new();
     let reachable = reachable();
-    for event in Event::ALL {
-        writeln!(table, "{event:?}").unwrap();
+    for input in Input::all() {
+        writeln!(table, "{}", input.name()).unwrap();
         for (phase, states) in &reachable {
-            for (case, outcome) in cases(states, event) {
+            for (case, outcome) in cases(states, input) {
                 let case = match case.is_empty() {
                     true => case,
                     false => format!(" [{case}]"),

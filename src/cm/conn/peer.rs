@@ -25,7 +25,10 @@ mod peer {
     };
     use iwarp::{
         fault::Fault,
-        lifecycle,
+        lifecycle::{
+            self,
+            Notice, //
+        },
         terminate::Terminate, //
     };
     use kernel_ext::{
@@ -60,7 +63,9 @@ mod peer {
         // Both faults are found before the transmit task runs.
         let ran = rig.qp.tx.run(|_| {
             for fault in [Fault::NoBuffer, Fault::Crc] {
-                rig.qp.terminate(Terminate::for_fault(fault, None));
+                let _ = rig
+                    .qp
+                    .terminate(Notice::Fatal, Terminate::for_fault(fault, None));
             }
             Next::Yield
         });

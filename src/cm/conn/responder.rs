@@ -49,10 +49,7 @@ use crate::{
         },
         Cm, //
     },
-    stream::{
-        connection::StreamParams,
-        owner::StreamOwner, //
-    }, //
+    stream::connection::StreamParams, //
 };
 
 use super::{

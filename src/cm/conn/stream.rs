@@ -680,13 +680,16 @@ mod limits {
             readq::InboundRequest,
             sq::Taken, //
         },
-        stream::tx::paging::PagingOut, //
+        stream::{
+            owner::StreamOwner,
+            tx::paging::PagingOut, //
+        }, //
     };
     use iwarp::{
         atomic::AtomicResponse,
         fault::Fault,
         lifecycle::{
-            Event,
+            Notice,
             QpPhase, //
         },
         mpa::CRC_LEN,
@@ -911,7 +914,7 @@ mod limits {
         rig.conn.actor.lock().phase = ConnPhase::Open(open);
         rig.bench.device.queues.tx.flush();
         let terminate = Terminate::for_fault(Fault::Crc, None);
-        rig.qp.terminate_on(Event::Fault, terminate);
+        let _ = rig.qp.terminate(Notice::Fatal, terminate);
         end(&rig)?;
         // The Terminate without its CRC, and then only that.
         if rig.take_terminate() == Ok((2, 0, 2)) && rig.rest()? == (CRC_LEN, Ok(0)) {
@@ -991,7 +994,7 @@ mod limits {
         let rig = ConnRig::new()?;
         rig.qp.attach(rig.conn.clone(), &PARAMS)?;
         let terminate = Terminate::for_fault(Fault::Crc, None);
-        rig.qp.terminate_on(Event::Fault, terminate);
+        let _ = rig.qp.terminate(Notice::Fatal, terminate);
         rig.far.shutdown_write();
         let conn = &rig.conn;
         eventually(|| conn.socket.state() == TcpState::CloseWait)?;

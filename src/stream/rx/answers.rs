@@ -7,10 +7,7 @@
 use iwarp::{
     atomic::AtomicResponse,
     fault::Fault,
-    lifecycle::{
-        Actions,
-        Event, //
-    },
+    lifecycle::Event,
     receiver::{
         PayloadSpan,
         Queued,
@@ -141,12 +138,13 @@ impl<Q: StreamOwner> RxRound<'_, '_, Q> {
         // A fenced request may begin once the Read is removed. It has to find the region invalid,
         // or the stream at its end.
         let refused = match posted {
-            Some((slot, Some(stag))) => {
-                let result = qp.invalidate_local(stag);
-                result
-                    .inspect_err(|status| qp.refuse(slot, *status))
-                    .is_err()
-            }
+            Some((slot, Some(stag))) => match qp.invalidate_local(stag) {
+                Ok(()) => false,
+                Err(status) => {
+                    self.outcome.after.add(qp.refuse(slot, status));
+                    true
+                }
+            },
             _ => false,
         };
         qp.sq.read_done();
@@ -154,7 +152,7 @@ impl<Q: StreamOwner> RxRound<'_, '_, Q> {
             qp.sq.finish(slot, WcStatus::Success, qp.origin());
         }
         // The transmit task may wait for it: with a fenced request, one beyond ORD, or the close.
-        self.outcome.kick |= qp.on(Event::ReadAnswered).contains(Actions::TRANSMIT);
+        self.outcome.after.add(qp.apply(Event::ReadAnswered));
     }
 
     /// Completes the oldest outstanding Read or atomic operation with an error, because its sink

@@ -159,7 +159,7 @@ impl RxStream {
         let mut deferred = self.deferred.take()?;
         match self.finish(round, &fpdu, &mut deferred, fetched) {
             Ok(()) => {
-                self.accepted(&mut round.outcome);
+                self.accepted(round);
                 round.count(fpdu.len);
                 round.inbound.consume(fpdu.len);
             }

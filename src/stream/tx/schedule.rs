@@ -17,7 +17,6 @@ use iwarp::{
     },
     ddp::UntaggedHeader,
     fault::Fault,
-    lifecycle::Event,
     mpa::negotiate::Rtr,
     rdmap::{
         Extensions,
@@ -77,6 +76,7 @@ use crate::{
     stream::owner::{
         QpShared,
         ReadWait,
+        Runner,
         StreamOwner, //
     }, //
 };
@@ -178,7 +178,8 @@ impl TxStream {
             }
             Some(InboundRequest::Answer(answer)) => self.context.atomic_response(answer),
             Some(InboundRequest::Failed(fault, quoted)) => {
-                qp.fault(fault, quoted.as_ref());
+                let after = qp.fault(fault, quoted.as_ref());
+                qp.carry_out(after, Runner::Any);
                 return Err(Pause::Drained);
             }
             Some(InboundRequest::Atomic(atomic)) => match qp.operate(&atomic) {
@@ -197,7 +198,8 @@ impl TxStream {
                     original,
                 }),
                 Err(fault) => {
-                    qp.fault(fault, atomic.quoted.as_ref());
+                    let after = qp.fault(fault, atomic.quoted.as_ref());
+                    qp.carry_out(after, Runner::Any);
                     return Err(Pause::Drained);
                 }
             },
@@ -252,7 +254,8 @@ impl TxStream {
             Taken::Full => return Ok(RequestOutcome::Done),
         };
         if let Err(status) = begun {
-            qp.refuse(slot, status);
+            let after = qp.refuse(slot, status);
+            qp.carry_out(after, Runner::Any);
             return Err(Pause::Drained);
         }
         Ok(match self.current {
@@ -475,10 +478,10 @@ impl QpShared {
     fn still_waits(&self, why: ReadWait, waits: impl Fn() -> bool) -> bool {
         self.read_wait.store(why.to_raw(), Relaxed);
         // A Response may arrive in between, so record the wait before checking again.
-        self.on(Event::WaitForReads);
+        self.lifecycle.set_read_wait(true);
         let wait = waits();
         if !wait {
-            self.on(Event::ReadsWaitedFor);
+            self.lifecycle.set_read_wait(false);
         }
         wait
     }

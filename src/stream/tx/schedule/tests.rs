@@ -19,8 +19,9 @@ mod schedule {
         queue::cq::Cq, //
     };
     use iwarp::{
+        actions::After,
         ddp::Msn,
-        lifecycle::Actions, //
+        lifecycle::Event, //
     };
     use kernel_ext::{
         mm::{
@@ -37,7 +38,8 @@ mod schedule {
 
     /// Answers a Read; returns whether the transmit task has to run.
     fn answered(qp: &Qp) -> bool {
-        qp.on(Event::ReadAnswered).contains(Actions::TRANSMIT)
+        let actions = qp.lifecycle.on(Event::ReadAnswered);
+        actions.after.contains(After::Transmit)
     }
 
     /// A queue pair, and a region that covers all of kernel memory; both end on drop.
