@@ -57,8 +57,12 @@ pub enum After {
     NotifyAccessError,
     /// Raise the asynchronous event of a request that was refused.
     NotifyRequestError,
+    /// Notify the consumers of the completion queues of what was posted.
+    NotifyCompletions,
     /// Run the transmit task: to send, to flush, or to stop sending.
     Transmit,
+    /// Go on receiving: more has arrived than one round takes.
+    Receive,
 }
 
 impl Action for After {
@@ -66,12 +70,14 @@ impl Action for After {
         (Self::NotifyFatal, "notify fatal"),
         (Self::NotifyAccessError, "notify access error"),
         (Self::NotifyRequestError, "notify request error"),
+        (Self::NotifyCompletions, "notify completions"),
         (Self::Transmit, "transmit"),
+        (Self::Receive, "receive"),
     ];
 
     #[inline]
     fn place(self) -> u8 {
-        // CAST: four variants.
+        // CAST: six variants.
         self as u8
     }
 }
@@ -141,6 +147,15 @@ impl<A> Default for Set<A> {
 impl<A> Set<A> {
     /// No action.
     pub const NONE: Self = Self(0, PhantomData);
+
+    /// Adds an action.
+    #[inline]
+    pub fn insert(&mut self, action: A)
+    where
+        A: Action,
+    {
+        *self = self.with(action);
+    }
 
     /// Adds the actions of another set.
     #[inline]

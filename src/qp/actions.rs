@@ -144,6 +144,7 @@ impl Qp {
                 After::NotifyFatal => self.link.event(QpEvent::Fatal),
                 After::NotifyAccessError => self.link.event(QpEvent::AccessError),
                 After::NotifyRequestError => self.link.event(QpEvent::RequestError),
+                After::NotifyCompletions => self.notify(),
                 After::Transmit => match &mut runner {
                     Runner::Any => self.kick(),
                     Runner::Step => self.transmit_in_step(),
@@ -153,6 +154,7 @@ impl Qp {
                     Runner::Verb => self.kick(),
                     Runner::Callback(inbound) => self.answer(inbound),
                 },
+                After::Receive => self.enqueue_rx(),
             }
         }
     }

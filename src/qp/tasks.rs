@@ -161,15 +161,6 @@ impl StreamOwner for Qp {
         self.carry_out_after(after, runner);
     }
 
-    fn enqueue_rx(self: &Arc<Self>) {
-        // If it is queued already, it will see the new work.
-        let queues = &self.device.queues;
-        let _ = match self.user {
-            true => queues.user.enqueue::<Arc<Self>, RX_USER>(self.clone()),
-            false => queues.tx.enqueue::<Arc<Self>, RX>(self.clone()),
-        };
-    }
-
     fn enqueue_paging_in(self: &Arc<Self>) {
         if let Some(queue) = self.pd.paging().and_then(ContextPaging::queue) {
             // If it is queued already, it will see the request.
@@ -457,6 +448,16 @@ impl Qp {
         } else {
             &queues.tx
         }
+    }
+
+    /// Queues the work item that continues to receive. Context: any.
+    pub(crate) fn enqueue_rx(self: &Arc<Self>) {
+        // If it is queued already, it will see the new work.
+        let queues = &self.device.queues;
+        let _ = match self.user {
+            true => queues.user.enqueue::<Arc<Self>, RX_USER>(self.clone()),
+            false => queues.tx.enqueue::<Arc<Self>, RX>(self.clone()),
+        };
     }
 
     fn enqueue_tx_softirq(self: &Arc<Self>) {

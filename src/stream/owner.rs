@@ -241,9 +241,6 @@ pub(crate) trait StreamOwner: Deref<Target = QpShared> + Sized {
     /// Context: any.
     fn kick(self: &Arc<Self>);
 
-    /// Queues the work item that continues to receive. Context: any.
-    fn enqueue_rx(self: &Arc<Self>);
-
     /// Queues the work item that fetches memory for the receiver. Context: any.
     fn enqueue_paging_in(self: &Arc<Self>);
 

@@ -170,36 +170,29 @@ impl Written {
     }
 }
 
-/// One round of the receiver: its inputs, and its outcome.
+/// One round of the receiver: its inputs, what it has received, and what has to happen once the
+/// receive lock is released.
 pub(crate) struct RxRound<'a, 'b, Q> {
     qp: &'a Arc<Q>,
     pub(crate) inbound: &'a mut Inbound<'b>,
     off: BhOff<'a>,
-    outcome: RxOutcome,
+    after: Set<After>,
+    fpdus: RxCount,
 }
 
-/// What to do after a round, once the receive lock is released.
+/// The FPDUs of a round.
 #[derive(Default)]
-struct RxOutcome {
-    after: Set<After>,
-    /// A completion was posted.
-    completed: bool,
-    again: bool,
+struct RxCount {
     /// Number of FPDUs accepted.
-    fpdus: u64,
+    accepted: u64,
     /// Number of those that answer a local request.
     answers: u64,
 }
 
-impl RxOutcome {
-    /// Runs the transmit task after the round.
-    fn transmit(&mut self) {
-        self.after = self.after.with(After::Transmit);
-    }
-
+impl RxCount {
     /// Returns whether the peer sent something other than answers.
     fn has_unprompted(&self) -> bool {
-        self.fpdus != self.answers
+        self.accepted != self.answers
     }
 }
 
@@ -207,10 +200,10 @@ impl RxStream {
     /// Counts an FPDU that is processed completely.
     #[inline(always)]
     fn accepted(&mut self, round: &mut RxRound<'_, '_, impl StreamOwner>) {
-        round.outcome.fpdus += 1;
+        round.fpdus.accepted += 1;
         if self.untouched {
             self.untouched = false;
-            round.outcome.after.add(round.qp.apply(Event::FirstFpdu));
+            round.after.add(round.qp.apply(Event::FirstFpdu));
         }
     }
 }
@@ -271,32 +264,27 @@ impl<'a, 'b, Q: StreamOwner> RxRound<'a, 'b, Q> {
             qp,
             inbound,
             off,
-            outcome: RxOutcome::default(),
+            after: Set::NONE,
+            fpdus: RxCount::default(),
         }
     }
 
     /// Updates the statistics with the accepted FPDUs and their length.
     #[inline(always)]
     fn count(&self, octets: usize) {
-        if self.outcome.has_unprompted() {
+        if self.fpdus.has_unprompted() {
             self.qp.rx_events.count();
         }
         let stats = &self.qp.device.stats;
-        stats.rx_fpdus.add(self.outcome.fpdus);
+        stats.rx_fpdus.add(self.fpdus.accepted);
         stats.rx_bytes.add(octets as u64);
     }
 
-    /// Does what the outcome asks for. The receive lock is released already.
+    /// Carries out what comes after the round. The receive lock is released already.
     #[inline(always)]
     pub(crate) fn end(self) {
-        let Self { qp, outcome, .. } = self;
-        if outcome.completed {
-            qp.notify();
-        }
-        qp.carry_out(outcome.after, Runner::Callback(self.inbound));
-        if outcome.again {
-            qp.enqueue_rx();
-        }
+        self.qp
+            .carry_out(self.after, Runner::Callback(self.inbound));
     }
 }
 
@@ -307,9 +295,9 @@ impl RxStream {
         let mut pos = 0;
         // Stops where no length field is available: the usual end.
         while self.flow == Flow::Going && available - pos >= mpa::LENGTH_LEN {
-            if pos >= BUDGET || round.outcome.fpdus >= BUDGET_FPDUS {
+            if pos >= BUDGET || round.fpdus.accepted >= BUDGET_FPDUS {
                 round.qp.device.stats.rx_budget_ends.inc();
-                round.outcome.again = true;
+                round.after.insert(After::Receive);
                 break;
             }
             match self.receive_one(round, pos) {
@@ -360,13 +348,13 @@ impl RxStream {
         fpdu: &Fpdu,
         header: &[u8],
     ) {
-        round.outcome.completed = true;
+        round.after.insert(After::NotifyCompletions);
         self.flow = Flow::Stopped;
         round.qp.device.stats.rx_faults.inc();
         // An FPDU with a bad CRC is not quoted: its octets may be anything (RDMAP-40).
         let quoted = Quoted::from_segment(header, fpdu.ulpdu_len);
         let after = round.qp.fault(fault, quoted.as_ref());
-        round.outcome.after.add(after);
+        round.after.add(after);
     }
 
     /// Accepts one complete FPDU.
@@ -415,7 +403,7 @@ impl RxStream {
             Segment::Empty => Ok(()),
             Segment::Write(segment) => self.place_write(round, fpdu, segment),
             Segment::Send(segment) => {
-                round.outcome.completed = true;
+                round.after.insert(After::NotifyCompletions);
                 self.place_send(round, fpdu, segment)
             }
             Segment::ReadResponse(segment) => self.place_response(round, fpdu, segment),
@@ -423,20 +411,20 @@ impl RxStream {
                 let quoted = Quoted::from_segment(header, fpdu.ulpdu_len);
                 self.take_read_request(round.qp, *request, quoted)?;
                 stats.rx_read_requests.inc();
-                round.outcome.transmit();
+                round.after.insert(After::Transmit);
                 Ok(())
             }
             Segment::Terminate(terminate) => {
                 self.flow = Flow::Stopped;
                 let after = round.qp.terminated_by_peer(terminate);
-                round.outcome.after.add(after);
+                round.after.add(after);
                 Ok(())
             }
             Segment::AtomicRequest(request) => {
                 let quoted = Quoted::from_segment(header, fpdu.ulpdu_len);
                 self.take_atomic_request(round.qp, *request, quoted)?;
                 stats.rx_atomic_requests.inc();
-                round.outcome.transmit();
+                round.after.insert(After::Transmit);
                 Ok(())
             }
             Segment::AtomicResponse(response) => self.take_atomic_response(round, *response),
@@ -445,7 +433,7 @@ impl RxStream {
                 Err(Stop::Fault(Fault::OpcodeReserved))
             }
             Segment::Immediate(immediate) => {
-                round.outcome.completed = true;
+                round.after.insert(After::NotifyCompletions);
                 Ok(self.take_immediate(round.qp, *immediate)?)
             }
         }
@@ -511,14 +499,7 @@ mod rounds {
 
     #[test]
     fn answers_are_not_unprompted() {
-        let unprompted = |fpdus, answers| {
-            let outcome = RxOutcome {
-                fpdus,
-                answers,
-                ..RxOutcome::default()
-            };
-            outcome.has_unprompted()
-        };
+        let unprompted = |accepted, answers| RxCount { accepted, answers }.has_unprompted();
         // An answer that waits for memory is not accepted yet.
         assert!(!unprompted(0, 0));
         assert!(!unprompted(3, 3));

@@ -5,6 +5,7 @@
 //! Context: softirq, or process with the socket locked.
 
 use iwarp::{
+    actions::After,
     atomic::AtomicResponse,
     fault::Fault,
     lifecycle::Event,
@@ -124,7 +125,7 @@ impl<Q: StreamOwner> RxRound<'_, '_, Q> {
     /// Counts an FPDU that answers the oldest outstanding Read or atomic operation; the last one
     /// completes the operation.
     pub(super) fn answered(&mut self, last: bool) {
-        self.outcome.answers += 1;
+        self.fpdus.answers += 1;
         if last {
             self.end_read();
         }
@@ -133,7 +134,7 @@ impl<Q: StreamOwner> RxRound<'_, '_, Q> {
     /// Completes the oldest outstanding Read or atomic operation.
     fn end_read(&mut self) {
         let qp = self.qp;
-        self.outcome.completed = true;
+        self.after.insert(After::NotifyCompletions);
         let posted = qp.sq.oldest_posted_read();
         // A fenced request may begin once the Read is removed. It has to find the region invalid,
         // or the stream at its end.
@@ -141,7 +142,7 @@ impl<Q: StreamOwner> RxRound<'_, '_, Q> {
             Some((slot, Some(stag))) => match qp.invalidate_local(stag) {
                 Ok(()) => false,
                 Err(status) => {
-                    self.outcome.after.add(qp.refuse(slot, status));
+                    self.after.add(qp.refuse(slot, status));
                     true
                 }
             },
@@ -152,7 +153,7 @@ impl<Q: StreamOwner> RxRound<'_, '_, Q> {
             qp.sq.finish(slot, WcStatus::Success, qp.origin());
         }
         // The transmit task may wait for it: with a fenced request, one beyond ORD, or the close.
-        self.outcome.after.add(qp.apply(Event::ReadAnswered));
+        self.after.add(qp.apply(Event::ReadAnswered));
     }
 
     /// Completes the oldest outstanding Read or atomic operation with an error, because its sink

@@ -17,6 +17,7 @@
 use core::ops::Range;
 
 use iwarp::{
+    actions::After,
     fault::Fault,
     mpa,
     order::SendPlacement,
@@ -198,7 +199,7 @@ impl RxStream {
             DeferredCopy::Send(segment, placement) => {
                 let qp = round.qp;
                 let pd = qp.receive_pd();
-                round.outcome.completed = true;
+                round.after.insert(After::NotifyCompletions);
                 let payload = segment.payload;
                 let len = usize::from(payload.len);
                 let incoming = &mut self.incoming;

@@ -104,8 +104,8 @@ impl Fpdus<'_> {
     ) {
         let mut front = [0; FRONT_MAX];
         let end = self.pos + REST_MAX;
-        let most = round.outcome.fpdus + REST_FPDUS;
-        while self.pos < end && round.outcome.fpdus < most {
+        let most = round.fpdus.accepted + REST_FPDUS;
+        while self.pos < end && round.fpdus.accepted < most {
             let Some(fpdu) = Fpdu::at(round.inbound, self.pos, &mut front) else {
                 return;
             };
@@ -126,7 +126,7 @@ impl Fpdus<'_> {
             round.qp.trace_fpdu_in(header, fpdu.ulpdu_len);
             *self.receiver = next;
             self.pos += fpdu.len;
-            round.outcome.fpdus += 1;
+            round.fpdus.accepted += 1;
         }
     }
 
@@ -212,7 +212,7 @@ impl Fpdus<'_> {
             let piece = PayloadPiece::of(fpdu, segment.payload, placement.offset);
             round.place_inside(&sink, &inside, pd, &piece).ok()?;
             read = next;
-            round.outcome.answers += 1;
+            round.fpdus.answers += 1;
             Some(())
         });
         round.qp.sq.set_read_state(read);

@@ -282,9 +282,12 @@ mod rest {
                     if let Some(stream) = &mut off.lock(&rig.qp.rx).stream {
                         stream.receive(&mut round);
                     }
-                    let RxOutcome { fpdus, answers, .. } = round.outcome;
+                    let RxCount { accepted, answers } = round.fpdus;
                     round.end();
-                    Counts { fpdus, answers }
+                    Counts {
+                        fpdus: accepted,
+                        answers,
+                    }
                 })
             });
             fpdus.0.clear();
