@@ -15,8 +15,10 @@ use kernel::ffi::c_uint;
 use kernel::ffi::c_ulong;
 use kernel::prelude::*;
 use kernel::sync::Arc;
+use kernel::sync::ArcBorrow;
 use kernel::time::Jiffies;
 use kernel::workqueue::HasDelayedWork;
+use kernel::workqueue::HasWork;
 use kernel::workqueue::Queue;
 use kernel::workqueue::RawWorkItem;
 use kernel::workqueue::Work;
@@ -193,6 +195,22 @@ impl Drop for OwnedQueue {
         // SAFETY: By the type invariant the queue is valid and destroyed only here. All borrows of
         // it have ended.
         unsafe { bindings::destroy_workqueue(self.0.as_ptr()) };
+    }
+}
+
+/// An object with a work item, for code that is to know nothing else of it.
+pub trait Enqueue<const ID: u64>: Send + Sync {
+    /// Enqueues the item, unless it is in a queue already. Context: any.
+    fn enqueue_on(self: ArcBorrow<'_, Self>, queue: &OwnedQueue);
+}
+
+impl<T, const ID: u64> Enqueue<ID> for T
+where
+    T: HasWork<T, ID> + WorkItem<ID, Pointer = Arc<T>> + Send + Sync + 'static,
+{
+    fn enqueue_on(self: ArcBorrow<'_, Self>, queue: &OwnedQueue) {
+        // If it is in a queue, it will see what the caller has done.
+        let _ = queue.enqueue::<Arc<T>, ID>(self.into());
     }
 }
 

@@ -56,7 +56,7 @@ use crate::{
     device::{
         log::log_limit,
         queues::Queues,
-        refs::DeviceRef,
+        refs::Ref,
         settings::{
             Settings,
             DEFAULTS, //
@@ -124,7 +124,7 @@ impl Bench {
                 settings: Settings::new(&DEFAULTS),
                 queues: Arc::new(Queues::new()?, GFP_KERNEL)?,
                 log_limit: log_limit()?,
-                device_ref: DeviceRef::single()?,
+                device_ref: Ref::single()?,
             },
             HeldPorts::new()?,
             |_| (),

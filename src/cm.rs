@@ -55,13 +55,13 @@ impl Cm {
         qps: Arc<Qps>,
         ports: Arc<HeldPorts>,
     ) -> Result<Arc<Self>> {
-        Arc::pin_init(
-            pin_init!(Self {
+        Arc::try_pin_init(
+            try_pin_init!(Self {
                 qps,
                 conns <- Conns::new(),
                 oob_waiters <- OobWaiters::new(ports),
                 device,
-            }),
+            }? Error),
             GFP_KERNEL,
         )
     }

@@ -52,7 +52,7 @@ use crate::{
         gid::GidTable,
         paging::Paging,
         queues::Queues,
-        refs::DeviceRef,
+        refs::Ref,
         settings::Settings,
         stats::Stats, //
     }, //
@@ -290,7 +290,7 @@ pub(crate) struct Parts {
     pub(crate) settings: Settings,
     pub(crate) queues: Arc<Queues>,
     pub(crate) log_limit: Arc<RateLimit>,
-    pub(crate) device_ref: DeviceRef,
+    pub(crate) device_ref: Ref,
 }
 
 /// A device.
@@ -325,7 +325,7 @@ pub(crate) struct Device {
     log_limit: Arc<RateLimit>,
     pub(crate) paging: Arc<Paging>,
     /// Dropped last: tells the module that this device is freed.
-    _device_ref: DeviceRef,
+    _device_ref: Ref,
 }
 
 impl Device {

@@ -63,8 +63,8 @@ use crate::{
         log::log_limit,
         queues::Queues,
         refs::{
-            DeviceRef,
-            DeviceRefs, //
+            Ref,
+            Refs, //
         },
         settings::{
             Defaults,
@@ -101,7 +101,7 @@ pub(crate) struct Registry {
     next: NextDevices,
     queues: Arc<Queues>,
     ports: Arc<HeldPorts>,
-    refs: Arc<DeviceRefs>,
+    refs: Arc<Refs>,
     /// How many entries were made so far.
     // ORDERING: Relaxed: only makes the numbers differ.
     made: Atomic<u64>,
@@ -156,7 +156,7 @@ impl Registry {
                 next <- NextDevices::new(),
                 queues: Arc::new(Queues::new()?, GFP_KERNEL)?,
                 ports: HeldPorts::new()?,
-                refs: DeviceRefs::new()?,
+                refs: Refs::new()?,
                 log_limit: log_limit()?,
                 made: Atomic::new(0),
             }? Error),
@@ -208,7 +208,7 @@ impl Registry {
                 settings: Settings::new(&defaults),
                 queues: self.queues.clone(),
                 log_limit: self.log_limit.clone(),
-                device_ref: DeviceRef::new(&self.refs),
+                device_ref: Ref::new(&self.refs),
             };
             let device = RdmaDevice::new(parts, self.ports.clone(), device_gone)?;
             let entry = DeviceEntry::new(self.clone(), device.clone())?;

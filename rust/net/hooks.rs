@@ -283,7 +283,7 @@ unsafe fn release<T: SocketEvents>(target: *const c_void) {
 ///
 /// `hook` is null, or owns the [`Hook`] that the socket's private data points to.
 pub struct Hooked<T: SocketEvents> {
-    socket: Socket,
+    socket: Arc<Socket>,
     hook: Atomic<*const c_void>,
     _target: PhantomData<Arc<T>>,
 }
@@ -302,6 +302,7 @@ impl<T: SocketEvents> Hooked<T> {
     ///
     /// `ENOMEM`, or `EBUSY` if the socket has private data of another user; closes the socket.
     pub fn new(socket: Socket, target: Arc<T>) -> Result<Self> {
+        let socket = Arc::new(socket, GFP_KERNEL)?;
         let hook = KBox::into_raw(KBox::new(Hook::new(target), GFP_KERNEL)?);
         let user_data = hook.map_addr(|addr| addr | NOCOPY).cast();
         let callbacks = if socket.is_listener() {
@@ -320,6 +321,11 @@ impl<T: SocketEvents> Hooked<T> {
             _target: PhantomData,
         };
         written.map(|()| hooked)
+    }
+
+    /// Returns the socket, which may outlive the hook.
+    pub fn socket(&self) -> &Arc<Socket> {
+        &self.socket
     }
 
     /// Removes the hook: waits for running callbacks, then drops the reference to the target. Does
@@ -354,7 +360,8 @@ impl<T: SocketEvents> Deref for Hooked<T> {
 }
 
 impl<T: SocketEvents> Drop for Hooked<T> {
-    /// Unhooks, then closes the socket; resets connections in its accept queue. Context: process.
+    /// Unhooks, then closes the socket unless somebody else has it; resets connections in its accept
+    /// queue. Context: process.
     fn drop(&mut self) {
         self.unhook();
     }

@@ -5,7 +5,7 @@
 //! It opens, accepts and rejects connections for the iWARP connection manager ([`connect`],
 //! [`accept`], [`reject`], [`abort`]) and for queue pairs that know their peer ([`connect_oob`]).
 //! It exchanges the MPA start-up frames, hands the stream to the queue pair, ends it
-//! ([`StreamConnection::close`], [`StreamConnection::leave`], [`StreamConnection::detach_qp`]) and
+//! ([`Connection::ask`], [`ConnectionOwner::detach_qp`]) and
 //! raises the events of the iWARP connection manager.
 //!
 //! # One actor per connection
@@ -35,7 +35,7 @@
 //! * The connection holds its queue pair, behind a [`BhRevocable`], and the queue pair holds the
 //!   connection, from [`Qp::bind`] on. Revoking the link to the queue pair breaks this cycle:
 //!   before `stream_ended` or `unbind`, which make the queue pair drop its reference, and in
-//!   [`StreamConnection::detach_qp`].
+//!   [`ConnectionOwner::detach_qp`].
 //! * A queued work item and the running timer hold a reference each. Release cancels the timer.
 //!
 //! The last reference must be dropped in process context, because that closes the socket: softirq
@@ -46,7 +46,7 @@
 //! # Locks
 //!
 //! A step takes the actor's mutex; so do [`connect`] and [`connect_oob`] while they make the
-//! connection, [`Conn::report`], and [`StreamConnection::detach_qp`], which runs a step. No caller
+//! connection, [`Conn::report`], and [`ConnectionOwner::detach_qp`], which runs a step. No caller
 //! holds a lock of a queue pair or a socket when it takes this mutex, so a step may call into both:
 //! actor > queue pair, actor > socket. The pending reply's spin lock and the table's are innermost:
 //! no calls are made with them held. Socket callbacks take none of these; what they need is atomic
@@ -57,6 +57,7 @@
 //!
 //! RFC 5044, section 7; RFC 6581; RFC 5041, section 8; RFC 5040, section 6.
 
+use iwarp::actions::Later;
 use kernel::{
     new_mutex,
     new_spinlock,
@@ -106,8 +107,10 @@ use crate::{
     device::Device,
     qp::Qp,
     stream::connection::{
-        Close,
-        StreamConnection, //
+        Bound,
+        Connection,
+        ConnectionOwner,
+        STREAM_STEP, //
     }, //
 };
 
@@ -156,6 +159,8 @@ pub(crate) use self::{
 pub(crate) struct Conn {
     /// The same socket for the whole life of the connection; closed with the last reference.
     pub(in crate::cm) socket: Hooked<StreamCallbacks>,
+    /// The connection as the queue pair knows it.
+    pub(crate) connection: Arc<Connection>,
     /// The queue pair, from bind to detach.
     pub(in crate::cm) qp: SetOnce<BhRevocable<Arc<Qp>>>,
     /// The receiver of what arrives: a [`Route`].
@@ -183,8 +188,6 @@ pub(crate) struct Conn {
 const STEP: u64 = 0;
 /// The work item of the timer.
 const TIMER: u64 = 1;
-/// The work item of a step whose order does not matter.
-const STREAM_STEP: u64 = 2;
 
 impl_has_work! {
     impl HasWork<Self, STEP> for Conn { self.work }
@@ -212,7 +215,12 @@ impl WorkItem<STREAM_STEP> for Conn {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        this.try_step();
+        if this.route() == Route::StartUp {
+            // The queue pair has asked for something; the step keeps its turn.
+            this.kick();
+        } else {
+            this.try_step();
+        }
     }
 }
 
@@ -249,31 +257,20 @@ enum Route {
     Nobody = 2,
 }
 
-/// Requests to a connection, for its next step to see. A flag is never cleared.
+/// Requests to a connection, for its next step to see, besides those of the queue pair
+/// ([`Connection::ask`]). A flag is never cleared.
 struct Wants {
-    /// [`Close::Graceful`].
-    graceful: Atomic<bool>,
-    /// [`Close::Abort`].
-    abort: Atomic<bool>,
-    /// [`Close::Graceful`] will follow.
-    leaving: Atomic<bool>,
     /// The queue pair is being destroyed and has dropped the connection.
     orphan: Atomic<bool>,
     /// The device is being removed.
     kill: Atomic<bool>,
-    /// The peer's first FPDU has arrived.
-    first_fpdu: Atomic<bool>,
 }
 
 impl Wants {
     const fn new() -> Self {
         Self {
-            graceful: Atomic::new(false),
-            abort: Atomic::new(false),
-            leaving: Atomic::new(false),
             orphan: Atomic::new(false),
             kill: Atomic::new(false),
-            first_fpdu: Atomic::new(false),
         }
     }
 }
@@ -300,9 +297,11 @@ impl Conn {
         let entry = ConnEntry::take(cm)?;
         let callbacks = Arc::new(StreamCallbacks::new(), GFP_KERNEL)?;
         let socket = Hooked::new(socket, callbacks.clone())?;
+        let connection = Connection::new(socket.socket().clone(), entry.count())?;
         let conn = Arc::pin_init(
             pin_init!(Self {
                 socket,
+                connection,
                 qp: SetOnce::new(),
                 route: Atomic::new(Route::StartUp as u32),
                 wants: Wants::new(),
@@ -327,6 +326,20 @@ impl Conn {
             return Err(error);
         }
         Ok(conn)
+    }
+
+    /// Returns the connection for a queue pair to be bound to.
+    pub(crate) fn bound(self: &Arc<Self>) -> Bound {
+        Bound {
+            connection: self.connection.clone(),
+            owner: self.clone(),
+        }
+    }
+
+    /// Asks for something in the name of the queue pair. Context: any.
+    pub(in crate::cm) fn ask(self: &Arc<Self>, what: Later) {
+        self.connection.ask(what);
+        self.kick();
     }
 
     /// Returns the connections of the device.
@@ -407,34 +420,7 @@ impl Conn {
     }
 }
 
-impl StreamConnection for Conn {
-    #[inline]
-    fn socket(&self) -> &Socket {
-        &self.socket
-    }
-
-    fn close(self: ArcBorrow<'_, Self>, how: Close) {
-        match how {
-            Close::Abort => want(&self.wants.abort),
-            Close::Graceful => want(&self.wants.graceful),
-        }
-        Arc::from(self).kick();
-    }
-
-    fn leave(self: ArcBorrow<'_, Self>) {
-        want(&self.wants.leaving);
-        Arc::from(self).kick();
-    }
-
-    fn first_fpdu(self: ArcBorrow<'_, Self>) {
-        want(&self.wants.first_fpdu);
-        Arc::from(self).kick();
-    }
-
-    fn processed(self: ArcBorrow<'_, Self>) {
-        Arc::from(self).kick();
-    }
-
+impl ConnectionOwner for Conn {
     fn detach_qp(self: ArcBorrow<'_, Self>) {
         want(&self.wants.orphan);
         drop(self.take_qp());

@@ -30,6 +30,7 @@
 //!
 //! Context: process.
 
+use iwarp::actions::Later;
 use kernel::{
     alloc::flags::__GFP_NOWARN,
     new_spinlock,
@@ -68,11 +69,7 @@ use crate::{
         },
         Cm, //
     },
-    device::Device,
-    stream::connection::{
-        Close,
-        StreamConnection, //
-    },
+    device::Device, //
 };
 
 use self::socket::{
@@ -354,7 +351,7 @@ impl Listener {
     /// Resets a pending connection.
     fn dismiss(&self, number: Option<u64>) {
         if let Some(conn) = number.and_then(|number| self.cm.conns.find(number)) {
-            conn.as_arc_borrow().close(Close::Abort);
+            conn.ask(Later::Abort);
         }
     }
 

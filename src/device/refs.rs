@@ -2,9 +2,9 @@
 
 //! The references that keep the module loaded while a device exists in memory.
 //!
-//! A [`Device`](super::Device) holds a [`DeviceRef`] and drops it last. Everything else of a device
+//! A [`Device`](super::Device) holds a [`Ref`] and drops it last. Everything else of a device
 //! (its tables, connections, work items) refers to the [`Device`](super::Device), and so is gone
-//! when [`DeviceRefs::wait_empty`] returns.
+//! when [`Refs::wait_empty`] returns.
 //!
 //! Context: any; the wait process.
 
@@ -23,13 +23,13 @@ use kernel::{
 
 /// Counts the devices that exist in memory, plus one for the module.
 #[pin_data]
-pub(crate) struct DeviceRefs {
+pub(crate) struct Refs {
     count: Atomic<i32>,
     #[pin]
     empty: Completion,
 }
 
-impl DeviceRefs {
+impl Refs {
     /// Makes the count, which is one.
     ///
     /// # Errors
@@ -60,25 +60,25 @@ impl DeviceRefs {
     }
 }
 
-/// A reference that [`DeviceRefs`] counts.
-pub(crate) struct DeviceRef(Arc<DeviceRefs>);
+/// A reference that [`Refs`] counts.
+pub(crate) struct Ref(Arc<Refs>);
 
-impl DeviceRef {
+impl Ref {
     /// Makes a reference of a count of its own, for tests.
     #[cfg(CONFIG_KUNIT = "y")]
     pub(crate) fn single() -> Result<Self> {
-        Ok(Self(DeviceRefs::new()?))
+        Ok(Self(Refs::new()?))
     }
 
     /// Counts one more device.
-    pub(crate) fn new(refs: &Arc<DeviceRefs>) -> Self {
+    pub(crate) fn new(refs: &Arc<Refs>) -> Self {
         // ORDERING: none: the module's own count keeps the sum above 0.
         refs.count.fetch_add(1, Relaxed);
         Self(refs.clone())
     }
 }
 
-impl Drop for DeviceRef {
+impl Drop for Ref {
     fn drop(&mut self) {
         self.0.put();
     }
@@ -91,9 +91,9 @@ mod tests {
 
     #[test]
     fn the_wait_ends_with_the_last_reference() -> Result {
-        let refs = DeviceRefs::new()?;
-        let first = DeviceRef::new(&refs);
-        let second = DeviceRef::new(&refs);
+        let refs = Refs::new()?;
+        let first = Ref::new(&refs);
+        let second = Ref::new(&refs);
         drop(first);
         refs.put();
         assert_eq!(refs.count.load(Acquire), 1);

@@ -20,18 +20,12 @@ use iwarp::{
 };
 use kernel::{
     prelude::*,
-    sync::{
-        Arc,
-        ArcBorrow, //
-    }, //
+    sync::Arc, //
 };
 use kernel_ext::rdma::types::QpEvent;
 
 use crate::stream::{
-    connection::{
-        Close,
-        StreamConnection, //
-    },
+    connection::Bound,
     owner::{
         QpInner,
         Runner,
@@ -121,20 +115,21 @@ impl Qp {
         for action in later.iter() {
             match action {
                 Later::EndSearch => drop(self.end_oob()),
-                Later::ReportFirstFpdu => self.ask(|conn| conn.first_fpdu()),
-                Later::Leave => self.ask(|conn| conn.leave()),
-                Later::Close => self.ask(|conn| conn.close(Close::Graceful)),
-                Later::Abort => self.ask(|conn| conn.close(Close::Abort)),
+                Later::ReportFirstFpdu | Later::Leave | Later::Close | Later::Abort => {
+                    if let Some(bound) = &self.inner.lock().conn {
+                        self.ask(bound, action);
+                    }
+                }
             }
         }
         after
     }
 
-    /// Asks something of the connection, if one is bound.
-    fn ask(&self, f: impl FnOnce(ArcBorrow<'_, dyn StreamConnection>)) {
-        if let Some(conn) = &self.inner.lock().conn {
-            f(conn.as_arc_borrow());
-        }
+    /// Asks something of a connection, and queues its work item. Context: any.
+    pub(super) fn ask(&self, bound: &Bound, what: Later) {
+        bound.connection.ask(what);
+        let owner = bound.owner.as_arc_borrow();
+        owner.enqueue_on(&self.device.queues.stream);
     }
 
     /// Carries out what comes after a transition, as [`StreamOwner::carry_out`].

@@ -16,6 +16,7 @@
 use iwarp::{
     actions::{
         After,
+        Later,
         Set, //
     },
     lifecycle::{
@@ -78,9 +79,8 @@ use crate::{
     device::gid,
     stream::{
         connection::{
-            is_same,
-            Close,
-            StreamConnection,
+            Bound,
+            Connection,
             StreamParams, //
         },
         owner::{
@@ -373,7 +373,7 @@ impl Qp {
             }
         };
         if let Some(conn) = impostor {
-            conn.as_arc_borrow().close(Close::Abort);
+            self.ask(&conn, Later::Abort);
         }
         Ok(())
     }
@@ -408,7 +408,7 @@ impl Qp {
 impl Qp {
     /// Returns whether a connection may send its Request now: always with a connection manager,
     /// otherwise only if the attempt is still the bound one.
-    pub(crate) fn may_ask(&self, conn: &dyn StreamConnection) -> bool {
+    pub(crate) fn may_ask(&self, conn: &Arc<Connection>) -> bool {
         match &mut *self.oob.lock() {
             None => true,
             Some(oob) if oob.bond == Bond::Connecting && self.is_bound(conn) => {
@@ -458,7 +458,7 @@ impl Qp {
     /// takes precedence, and those of `check`.
     pub(crate) fn accept_oob(
         &self,
-        conn: Arc<dyn StreamConnection>,
+        conn: Bound,
         theirs: &Announcement,
         check: impl FnOnce(&Pair) -> Result,
     ) -> Result<(Depths, Announcement)> {
@@ -489,7 +489,7 @@ impl Qp {
         oob.promised = Some(theirs.receive_psn);
         oob.extensions = oob.pair.agree(theirs);
         if let Some(old) = &old {
-            old.as_arc_borrow().close(Close::Abort);
+            self.ask(old, Later::Abort);
         }
         Ok((oob.depths, oob.pair.announcement()))
     }
@@ -507,7 +507,7 @@ impl Qp {
     /// # Errors
     ///
     /// `EINVAL` if it does not search for that peer any more.
-    pub(crate) fn bind_oob(&self, conn: Arc<dyn StreamConnection>, connect: &OobConnect) -> Result {
+    pub(crate) fn bind_oob(&self, conn: Bound, connect: &OobConnect) -> Result {
         let oob = self.oob.lock();
         let oob = oob.as_ref().ok_or(EINVAL)?;
         if oob.bond != Bond::Connecting || oob.pair.announcement() != connect.announcement {
@@ -538,7 +538,7 @@ impl Qp {
     /// connection is not the bound one of a search.
     ///
     /// Context: process.
-    pub(crate) fn give_up_oob(self: &Arc<Self>, conn: &dyn StreamConnection) {
+    pub(crate) fn give_up_oob(self: &Arc<Self>, conn: &Arc<Connection>) {
         let mut oob = self.oob.lock();
         if oob.is_none() {
             return;
@@ -566,10 +566,10 @@ impl Qp {
     }
 
     /// Returns whether a connection is the bound one.
-    pub(super) fn is_bound(&self, conn: &dyn StreamConnection) -> bool {
+    pub(super) fn is_bound(&self, conn: &Arc<Connection>) -> bool {
         let inner = self.inner.lock();
         let bound = inner.conn.as_ref();
-        bound.is_some_and(|bound| is_same(&**bound, conn))
+        bound.is_some_and(|bound| bound.is(conn))
     }
 }
 
@@ -752,7 +752,7 @@ mod tests {
             promised: Some(Psn::new(1)),
             ..search(&qp)?
         });
-        qp.inner.lock().conn = Some(conn.clone());
+        qp.inner.lock().conn = Some(conn.bound());
         qp.enter(QpPhase::Waiting);
         let done = f(&qp, &conn);
         conn.end_of_nobody();
@@ -775,8 +775,8 @@ mod tests {
             let mask = QpAttrMask::STATE.union(FOR_RTS);
             Qp::modify(qp.as_arc_borrow(), &attr, mask)?;
             // Its first octets have arrived before it is reset.
-            assert_eq!(qp.attach(conn.clone(), &PARAMS), Err(EINVAL));
-            qp.give_up_oob(&**conn);
+            assert_eq!(qp.attach(&conn.connection, &PARAMS), Err(EINVAL));
+            qp.give_up_oob(&conn.connection);
             assert!(searches(qp));
             assert_eq!(qp.phase(), QpPhase::Waiting);
             Ok(())
@@ -810,7 +810,7 @@ mod tests {
     #[test]
     fn a_peer_whose_stream_cannot_begin_ends_the_search() -> Result {
         while_accepting(|qp, conn| {
-            qp.give_up_oob(&**conn);
+            qp.give_up_oob(&conn.connection);
             assert!(!searches(qp));
             assert_eq!(qp.phase(), QpPhase::Error);
             Ok(())

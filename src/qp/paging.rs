@@ -43,7 +43,7 @@ impl WorkItem<PAGING_IN> for Qp {
         }
         drop(fetched);
         // The end of the stream may be queued behind octets that were not consumed.
-        conn.as_arc_borrow().processed();
+        this.processed(&conn);
     }
 }
 

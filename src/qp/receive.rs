@@ -21,7 +21,7 @@ use crate::{
     },
     stream::{
         connection::{
-            StreamConnection,
+            Connection,
             StreamParams, //
         },
         rx::{
@@ -43,7 +43,7 @@ impl Qp {
     /// `ENOMEM`.
     pub(crate) fn start_rx(
         &self,
-        conn: &Arc<dyn StreamConnection>,
+        conn: &Arc<Connection>,
         params: &StreamParams,
         extensions: Extensions,
     ) -> Result {
@@ -77,7 +77,7 @@ impl Qp {
     /// arrives without a current stream.
     pub(super) fn more_from(
         self: &Arc<Self>,
-        conn: &Arc<dyn StreamConnection>,
+        conn: &Arc<Connection>,
         inbound: &mut Inbound<'_>,
         off: BhOff<'_>,
     ) {
@@ -98,7 +98,7 @@ impl Qp {
     /// Context: process, the socket locked.
     pub(crate) fn resume(
         self: &Arc<Self>,
-        conn: &Arc<dyn StreamConnection>,
+        conn: &Arc<Connection>,
         inbound: &mut Inbound<'_>,
         fetched: Option<&Fetched>,
     ) -> Option<Wanted> {

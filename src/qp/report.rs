@@ -60,7 +60,7 @@ impl Qp {
         };
         let conn = conn.as_ref();
         if let Some(conn) = conn {
-            let (local, peer) = conn.socket().addr_pair();
+            let (local, peer) = conn.connection.socket().addr_pair();
             out.write_fmt(fmt!(" local={local} peer={peer}"))?;
         }
         if let Some(negotiated) = negotiated {
@@ -72,7 +72,7 @@ impl Qp {
                 u8::from(negotiated.extensions == Extensions::SendImmediate)
             ))?;
         }
-        let writeable = conn.is_none_or(|conn| conn.socket().is_writeable());
+        let writeable = conn.is_none_or(|conn| conn.connection.socket().is_writeable());
         out.write_fmt(fmt!(
             " sq_posted={} sq_pending={} reads={} ord={} inbound_reads={inbound} ird={ird}",
             sq.posted,
@@ -94,7 +94,7 @@ impl Qp {
             self.tx_waits(&sq, inbound, writeable)
         ))?;
         if let Some(conn) = conn {
-            let info = conn.socket().info();
+            let info = conn.connection.socket().info();
             out.write_fmt(fmt!(
                 " unacked={} unsent={} peer_window={} window={} congestion_window={} queued={}",
                 info.unacked,

@@ -28,10 +28,10 @@ use kernel_ext::{
 use crate::{
     stream::{
         connection::{
-            is_same,
+            Bound,
+            Connection,
             Ended,
             Loss,
-            StreamConnection,
             StreamParams, //
         },
         ending::StreamEnd,
@@ -55,7 +55,7 @@ impl Qp {
     /// # Errors
     ///
     /// `EINVAL` in a state that cannot connect, `EISCONN` with a connection already.
-    pub(crate) fn bind(&self, conn: Arc<dyn StreamConnection>) -> Result {
+    pub(crate) fn bind(&self, conn: Bound) -> Result {
         let mut inner = self.inner.lock();
         self.allows(Request::Bind)?;
         if inner.conn.is_some() {
@@ -66,21 +66,24 @@ impl Qp {
     }
 
     /// Unbinds the connection after a failed start-up, if it is still this one.
-    pub(crate) fn unbind(self: &Arc<Self>, conn: &dyn StreamConnection) {
+    pub(crate) fn unbind(self: &Arc<Self>, conn: &Arc<Connection>) {
         if self.take_bound(conn).is_some() {
             self.oob_connection_lost();
         }
     }
 
     /// Unbinds a connection and returns the reference to drop, if it is the bound one.
-    pub(super) fn take_bound(
-        &self,
-        conn: &dyn StreamConnection,
-    ) -> Option<Arc<dyn StreamConnection>> {
-        let mut inner = self.inner.lock();
-        match &inner.conn {
-            Some(mine) if is_same(&**mine, conn) => inner.conn.take(),
-            _ => None,
+    pub(super) fn take_bound(&self, conn: &Arc<Connection>) -> Option<Bound> {
+        self.inner.lock().conn.take_if(|bound| bound.is(conn))
+    }
+
+    /// Queues the work item of a connection, which waits for octets that are processed now.
+    pub(super) fn processed(&self, conn: &Arc<Connection>) {
+        if let Some(bound) = self.inner.lock().conn.as_ref() {
+            if bound.is(conn) {
+                let owner = bound.owner.as_arc_borrow();
+                owner.enqueue_on(&self.device.queues.stream);
+            }
         }
     }
 
@@ -92,7 +95,7 @@ impl Qp {
     /// `EINVAL` if the state of the queue pair changed meanwhile, `ENOMEM`.
     pub(crate) fn attach(
         self: &Arc<Self>,
-        conn: Arc<dyn StreamConnection>,
+        conn: &Arc<Connection>,
         params: &StreamParams,
     ) -> Result {
         let after = {
@@ -101,7 +104,7 @@ impl Qp {
                 wait_first_fpdu: params.wait_first_fpdu,
             };
             self.allows(attach)?;
-            if !self.is_bound(&*conn) {
+            if !self.is_bound(conn) {
                 return Err(EINVAL);
             }
             self.sq.start(params.ord, &self.owner)?;
@@ -111,8 +114,8 @@ impl Qp {
             let extensions = self.extensions(params);
             let writes = self.device.kind.write_completion(params.ord);
             self.packed.store(false, Relaxed);
-            let tx = TxStream::new(&conn, params, extensions, writes, &self.owner)?;
-            self.start_rx(&conn, params, extensions)?;
+            let tx = TxStream::new(conn, params, extensions, writes, &self.owner)?;
+            self.start_rx(conn, params, extensions)?;
             let _drop_outside_lock = {
                 let mut inner = self.inner.lock();
                 inner.negotiated = Some(Negotiated {
@@ -142,7 +145,7 @@ impl Qp {
             }
             // Fails if the queue pair was destroyed in between, or bound to another connection.
             self.request_if(attach, |inner| match &inner.conn {
-                Some(bound) if is_same(&**bound, &*conn) => Ok(None),
+                Some(bound) if bound.is(conn) => Ok(None),
                 Some(_) | None => Err(EINVAL),
             })?
         };

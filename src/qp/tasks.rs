@@ -114,8 +114,7 @@ impl WorkItem<RX> for Qp {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let conn = this.inner.lock().conn.clone();
-        if let Some(conn) = conn {
+        if let Some(conn) = this.conn() {
             conn.socket()
                 .with_inbound(|inbound| BhOff::run(|off| this.more_from(&conn, inbound, off)));
         }
@@ -126,8 +125,7 @@ impl WorkItem<RX_USER> for Qp {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let conn = this.inner.lock().conn.clone();
-        let Some(conn) = conn else {
+        let Some(conn) = this.conn() else {
             return;
         };
         let done = BhOff::run(|off| {

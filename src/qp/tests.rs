@@ -581,7 +581,7 @@ mod sending {
                 bench,
             };
             let conn = rig.started.as_ref().map(|started| started.0.clone());
-            rig.qp.attach(conn.ok_or(EINVAL)?, &PARAMS)?;
+            rig.qp.attach(&conn.ok_or(EINVAL)?.connection, &PARAMS)?;
             rig.poster.cq.populate(cq);
             rig.poster.poll();
             Ok(rig)

@@ -359,7 +359,7 @@ impl Qp {
         };
         self.carry_out(after, Runner::Verb);
         if let Some(conn) = conn {
-            conn.as_arc_borrow().detach_qp();
+            conn.owner.as_arc_borrow().detach_qp();
         }
         if !self.quiesce() {
             return Err(EINVAL);
@@ -435,7 +435,7 @@ impl Qp {
         self.end_tx_timer();
         let conn = self.inner.lock().conn.take();
         if let Some(conn) = conn {
-            conn.as_arc_borrow().detach_qp();
+            conn.owner.as_arc_borrow().detach_qp();
         }
         self.transmit_until_idle(|| ());
         self.end_idle_check();

@@ -2,10 +2,14 @@
 
 //! The connection under a stream, as the queue pair sees it.
 //!
-//! The connection manager implements [`StreamConnection`]; the queue pair holds a reference from
-//! bind to the end of the stream.
+//! The queue pair holds a reference from bind to the end of the stream. What it wants of the
+//! connection are flags ([`Connection::ask`]), which the connection's work item takes.
 
 use iwarp::{
+    actions::{
+        Action,
+        Later, //
+    },
     mpa::{
         negotiate::Rtr,
         start::{
@@ -19,7 +23,16 @@ use iwarp::{
 };
 use kernel::{
     prelude::*,
-    sync::ArcBorrow, //
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Relaxed,
+            Release, //
+        },
+        Arc,
+        ArcBorrow, //
+    }, //
 };
 use kernel_ext::{
     compat::{
@@ -28,18 +41,11 @@ use kernel_ext::{
         ENETDOWN,
         ENETUNREACH, //
     },
-    net::Socket, //
+    net::Socket,
+    workqueue::Enqueue, //
 };
 
-/// How a queue pair wants its stream to end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Close {
-    /// Reset the stream at once.
-    Abort,
-    /// Send all octets that TCP accepted, then a FIN, and await the peer's FIN for a bounded time;
-    /// octets that arrive meanwhile still go to the queue pair (DDP-57, -62).
-    Graceful,
-}
+use crate::device::refs::Ref;
 
 /// How a stream ended, as reported to its queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,35 +144,62 @@ pub(crate) struct StreamParams {
     pub(crate) extensions: Extensions,
 }
 
-/// A connection that carries a stream.
-pub(crate) trait StreamConnection: Send + Sync {
+/// A connection that carries a stream: its socket, and what its work item is asked to do.
+///
+/// The last reference must be dropped in process context, because that closes the socket.
+pub(crate) struct Connection {
+    socket: Arc<Socket>,
+    /// A set of [`Later`], of which none is ever taken back.
+    asked: Atomic<u32>,
+    /// Dropped last, after the socket is closed.
+    _counted: Ref,
+}
+
+impl Connection {
+    /// Creates the connection of a socket, which `counted` counts until the socket is closed.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new(socket: Arc<Socket>, counted: Ref) -> Result<Arc<Self>> {
+        let connection = Self {
+            socket,
+            asked: Atomic::new(0),
+            _counted: counted,
+        };
+        Ok(Arc::new(connection, GFP_KERNEL)?)
+    }
+
     /// Returns the socket.
-    ///
-    /// Context: any; its methods state their own.
-    fn socket(&self) -> &Socket;
+    #[inline]
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.socket
+    }
 
-    /// Ends the stream for the queue pair. May be called again; [`Close::Abort`] after
-    /// [`Close::Graceful`] resets what is still open.
+    /// Asks for something. The caller queues the work item of the connection. Context: any.
     ///
-    /// Context: any.
-    fn close(self: ArcBorrow<'_, Self>, how: Close);
+    /// After [`Later::Close`], [`Later::Abort`] resets what is still open.
+    pub(crate) fn ask(&self, what: Later) {
+        // ORDERING: pairs with `is_asked` in the step that sees it; queueing the work item orders
+        // this before a new step. The load is a first guess, which the exchange checks.
+        let mut seen = self.asked.load(Relaxed);
+        while let Err(other) = self.asked.cmpxchg(seen, seen | 1 << what.place(), Release) {
+            seen = other;
+        }
+    }
 
-    /// Announces that the queue pair will close the stream in an orderly way once all posted work
-    /// is done. The wait for that is bounded.
-    ///
-    /// Context: any.
-    fn leave(self: ArcBorrow<'_, Self>);
+    /// Returns whether this was asked for.
+    pub(crate) fn is_asked(&self, what: Later) -> bool {
+        // ORDERING: pairs with `ask`.
+        self.asked.load(Acquire) & (1 << what.place()) != 0
+    }
+}
 
-    /// Reports that the queue pair found the peer's first FPDU valid.
-    ///
-    /// Context: any.
-    fn first_fpdu(self: ArcBorrow<'_, Self>);
+/// The work item of a connection that carries a stream.
+pub(crate) const STREAM_STEP: u64 = 2;
 
-    /// Reports that the queue pair has processed octets that the connection waits for.
-    ///
-    /// Context: any.
-    fn processed(self: ArcBorrow<'_, Self>);
-
+/// The object whose connection a queue pair uses.
+pub(crate) trait ConnectionOwner: Enqueue<STREAM_STEP> {
     /// Detaches the queue pair. On return the connection no longer calls it, and the iWARP
     /// connection manager has all events that it waits for.
     ///
@@ -178,9 +211,16 @@ pub(crate) trait StreamConnection: Send + Sync {
     fn detach_qp(self: ArcBorrow<'_, Self>);
 }
 
-/// Returns whether both are the same connection.
-#[inline]
-pub(crate) fn is_same(one: &dyn StreamConnection, other: &dyn StreamConnection) -> bool {
-    // Not by their tables of methods, of which one type may have several.
-    core::ptr::addr_eq(one, other)
+/// The connection that a queue pair is bound to.
+#[derive(Clone)]
+pub(crate) struct Bound {
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) owner: Arc<dyn ConnectionOwner>,
+}
+
+impl Bound {
+    /// Returns whether it is this connection.
+    pub(crate) fn is(&self, connection: &Arc<Connection>) -> bool {
+        Arc::ptr_eq(&self.connection, connection)
+    }
 }

@@ -166,7 +166,10 @@ impl QpShared {
         }
         let peer = {
             let inner = self.inner.lock();
-            inner.conn.as_ref().map(|conn| conn.socket().addr_pair().1)
+            inner
+                .conn
+                .as_ref()
+                .map(|conn| conn.connection.socket().addr_pair().1)
         };
         // A queue pair has a connection as long as it has a stream.
         let Some(peer) = peer else {

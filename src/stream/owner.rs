@@ -87,7 +87,10 @@ use crate::{
 };
 
 use super::{
-    connection::StreamConnection,
+    connection::{
+        Bound,
+        Connection, //
+    },
     ending::{
         request_text,
         terminate_number,
@@ -115,7 +118,7 @@ pub(crate) enum Receives {
 
 /// State that the stream's callbacks need too.
 pub(crate) struct QpInner {
-    pub(crate) conn: Option<Arc<dyn StreamConnection>>,
+    pub(crate) conn: Option<Bound>,
     /// The Terminate of the first fault (RDMAP-144), until the transmit task takes it.
     pub(crate) terminate: Option<Terminate>,
     /// A new stream, until the transmit task takes it.
@@ -361,8 +364,9 @@ impl QpShared {
         }
     }
 
-    pub(crate) fn conn(&self) -> Option<Arc<dyn StreamConnection>> {
-        self.inner.lock().conn.clone()
+    pub(crate) fn conn(&self) -> Option<Arc<Connection>> {
+        let inner = self.inner.lock();
+        inner.conn.as_ref().map(|bound| bound.connection.clone())
     }
 
     /// Stores the code of the peer's Terminate, for consumers and administrators.

@@ -76,8 +76,7 @@ use recv::Incoming;
 
 use super::{
     connection::{
-        is_same,
-        StreamConnection,
+        Connection,
         StreamParams, //
     },
     owner::{
@@ -100,7 +99,7 @@ pub(crate) struct Rx {
 
 /// The receive side of an attached stream.
 pub(crate) struct RxStream {
-    conn: Arc<dyn StreamConnection>,
+    conn: Arc<Connection>,
     receiver: Receiver,
     crc: Crc,
     /// The receive work request dequeued last.
@@ -217,7 +216,7 @@ impl RxStream {
     ///
     /// `ENOMEM`.
     pub(crate) fn new(
-        conn: &Arc<dyn StreamConnection>,
+        conn: &Arc<Connection>,
         params: &StreamParams,
         extensions: Extensions,
     ) -> Result<KBox<Self>> {
@@ -237,8 +236,8 @@ impl RxStream {
     }
 
     /// Returns whether it is the stream of this connection.
-    pub(crate) fn is_of(&self, conn: &Arc<dyn StreamConnection>) -> bool {
-        is_same(&*self.conn, &**conn)
+    pub(crate) fn is_of(&self, conn: &Arc<Connection>) -> bool {
+        Arc::ptr_eq(&self.conn, conn)
     }
 
     /// Returns the cookie of the receive work request that is being filled.

@@ -93,7 +93,7 @@ use send::TcpSender;
 
 use super::{
     connection::{
-        StreamConnection,
+        Connection,
         StreamParams, //
     },
     ending::terminate_number,
@@ -119,7 +119,7 @@ pub(crate) struct Tx {
 
 /// The transmit side of an attached stream.
 pub(crate) struct TxStream {
-    conn: Arc<dyn StreamConnection>,
+    conn: Arc<Connection>,
     batch: TxBatch,
     /// Octets of the stream put into batches so far.
     appended: u64,
@@ -269,7 +269,7 @@ impl TxStream {
     ///
     /// `ENOMEM`.
     pub(crate) fn new(
-        conn: &Arc<dyn StreamConnection>,
+        conn: &Arc<Connection>,
         params: &StreamParams,
         extensions: Extensions,
         writes: WriteCompletion,

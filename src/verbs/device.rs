@@ -73,7 +73,7 @@ const DEFAULT_PKEY: u16 = 0xffff;
 /// `ib_core` holds it until the device is unregistered, the registry until it has removed the
 /// device. Objects refer to the [`Device`] and to the tables that they need, not to this value.
 /// They and the tables may live longer than it; each refers to the [`Device`], and the module is
-/// not unloaded before that is gone ([`DeviceRefs`](crate::device::refs::DeviceRefs)).
+/// not unloaded before that is gone ([`Refs`](crate::device::refs::Refs)).
 pub(crate) struct RdmaDevice {
     pub(crate) device: Arc<Device>,
     pub(crate) regions: Arc<Regions>,

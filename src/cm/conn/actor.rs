@@ -25,18 +25,21 @@
 //!
 //! Context: process, the actor's mutex held.
 
-use iwarp::mpa::{
-    negotiate::{
-        Initiator,
-        Responder,
-        StreamRules, //
-    },
-    start::{
-        Frame,
-        PrivateData,
-        Revision,
-        RtrKinds,
-        StartError, //
+use iwarp::{
+    actions::Later,
+    mpa::{
+        negotiate::{
+            Initiator,
+            Responder,
+            StreamRules, //
+        },
+        start::{
+            Frame,
+            PrivateData,
+            Revision,
+            RtrKinds,
+            StartError, //
+        }, //
     }, //
 };
 use kernel::{
@@ -414,11 +417,10 @@ impl Conn {
 
     /// Returns whether any request ends the start-up.
     pub(in crate::cm) fn is_stopped(&self) -> bool {
-        let wants = &self.wants;
-        is_wanted(&wants.graceful)
-            || is_wanted(&wants.abort)
-            || is_wanted(&wants.orphan)
-            || is_wanted(&wants.kill)
+        self.connection.is_asked(Later::Close)
+            || self.connection.is_asked(Later::Abort)
+            || is_wanted(&self.wants.orphan)
+            || is_wanted(&self.wants.kill)
     }
 
     /// Routes the stream to the queue pair and delivers what has arrived meanwhile.
@@ -514,7 +516,7 @@ impl Conn {
     /// Revokes the link to the queue pair and makes it drop the connection.
     pub(in crate::cm) fn unbind(&self) {
         if let Some(qp) = self.take_qp() {
-            qp.unbind(self);
+            qp.unbind(&self.connection);
         }
     }
 

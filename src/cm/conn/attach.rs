@@ -80,7 +80,7 @@ impl Conn {
                 }
             };
         };
-        match qp.attach(self.clone(), &attaching.params) {
+        match qp.attach(&self.connection, &attaching.params) {
             Ok(()) => self.attached(actor, attaching),
             Err(error) if error == EBUSY && !actor.is_overdue() => {
                 actor.come_back();
@@ -90,11 +90,11 @@ impl Conn {
                 AfterAttach::Reply(_) => self.fail_open(actor, ECONNRESET),
                 AfterAttach::Itself => self.fail(actor, error),
                 AfterAttach::FirstOctets => {
-                    qp.give_up_oob(&**self);
+                    qp.give_up_oob(&self.connection);
                     self.fail(actor, error)
                 }
                 AfterAttach::Report(accepted) => {
-                    qp.give_up_oob(&**self);
+                    qp.give_up_oob(&self.connection);
                     self.fail_accepted(actor, &accepted, error)
                 }
             },

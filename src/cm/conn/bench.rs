@@ -64,7 +64,7 @@ impl Conn {
     pub(in crate::cm) fn about_to_go(cm: &Arc<Cm>, socket: Socket) -> Result<u64> {
         let conn = Self::of_nobody(cm, socket)?;
         conn.actor.lock().phase = ConnPhase::Open(Open::reported());
-        want(&conn.wants.abort);
+        conn.connection.ask(Later::Abort);
         Ok(conn.entry.number())
     }
 
@@ -98,7 +98,7 @@ impl Started {
     pub(crate) fn new(cm: &Arc<Cm>, near: Socket, qp: &Arc<Qp>) -> Result<Self> {
         let conn = Conn::of_nobody(cm, near)?;
         let started = Self(conn.clone());
-        qp.bind(conn.clone())?;
+        qp.bind(conn.bound())?;
         conn.qp.populate(BhRevocable::new(qp.clone()));
         Ok(started)
     }
@@ -176,7 +176,7 @@ impl ConnRig {
 
     /// Gives the queue pair its stream.
     pub(crate) fn open(&self, params: &StreamParams) -> Result {
-        self.qp.attach(self.conn.clone(), params)?;
+        self.qp.attach(&self.conn.connection, params)?;
         eventually(|| self.conn.enter_stream().is_ok())
     }
 

@@ -171,7 +171,7 @@ mod held {
             peers.push(far, GFP_KERNEL)?;
         }
         for conn in &conns {
-            conn.as_arc_borrow().close(Close::Abort);
+            conn.ask(Later::Abort);
         }
         let opened = another_opens(&rig);
         let wait = |conn: &Arc<Conn>| conn.socket.state() == TcpState::Established;
@@ -197,7 +197,7 @@ mod held {
                 wait();
             });
         })?;
-        conn.as_arc_borrow().close(Close::Abort);
+        conn.ask(Later::Abort);
         let opened = another_opens(&rig);
         drop(holders);
         is_reset(&far)?;
@@ -240,12 +240,12 @@ mod held {
     fn streams_of_owned_sockets_end_later() -> Result {
         let close = |how| {
             move |rig: &ConnRig| -> Result {
-                rig.conn.as_arc_borrow().close(how);
+                rig.conn.ask(how);
                 Ok(())
             }
         };
-        assert_eq!(end_of_owned(close(Close::Abort))?, Err(ECONNRESET));
-        assert_eq!(end_of_owned(close(Close::Graceful))?, Ok(0));
+        assert_eq!(end_of_owned(close(Later::Abort))?, Err(ECONNRESET));
+        assert_eq!(end_of_owned(close(Later::Close))?, Ok(0));
         let peer_ends = |rig: &ConnRig| -> Result {
             rig.far.shutdown_write();
             eventually(|| rig.conn.socket.state() == TcpState::CloseWait)

@@ -128,7 +128,7 @@ impl Conn {
                 NextStep::Wait(ConnPhase::Connecting { initiator, request })
             }
             TcpState::Established | TcpState::CloseWait => match Inbox::new() {
-                Ok(_) if !self.qp().is_some_and(|qp| qp.may_ask(&**self)) => {
+                Ok(_) if !self.qp().is_some_and(|qp| qp.may_ask(&self.connection)) => {
                     self.fail(actor, ECONNRESET)
                 }
                 Ok(_) if actor.id.is_none() && self.leads_to_itself() => {

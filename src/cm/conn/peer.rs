@@ -58,7 +58,7 @@ mod peer {
     fn of_two_faults_the_peer_hears_of_the_first() -> Result {
         const CONTROL: usize = 4;
         let rig = ConnRig::new()?;
-        rig.qp.attach(rig.conn.clone(), &PARAMS)?;
+        rig.qp.attach(&rig.conn.connection, &PARAMS)?;
         rig.bench.device.queues.tx.flush();
         // Both faults are found before the transmit task runs.
         let ran = rig.qp.tx.run(|_| {
@@ -83,7 +83,7 @@ mod peer {
     fn a_stream_of_rdma_cm_is_not_reset() -> Result {
         let rig = ConnRig::new()?;
         let reset = || rig.modify(QpState::Reset);
-        rig.qp.attach(rig.conn.clone(), &PARAMS)?;
+        rig.qp.attach(&rig.conn.connection, &PARAMS)?;
         assert_eq!(reset(), Err(EINVAL));
         // The stream still works.
         post_send::<Riwarp, _>(&[1], |wrs| rig.qp.post_send(wrs))?;
@@ -107,7 +107,7 @@ mod peer {
         let rig = with_small_windows(ConnRig::new)?;
         let window = || rig.far.info().peer_window;
         let before = window();
-        rig.qp.attach(rig.conn.clone(), &PARAMS)?;
+        rig.qp.attach(&rig.conn.connection, &PARAMS)?;
         // The next segment advertises it.
         post_send::<Riwarp, _>(&[1], |wrs| rig.qp.post_send(wrs))?;
         eventually(|| window() >= 4 << 16)?;
@@ -125,7 +125,7 @@ mod peer {
     /// Makes a stream with more FPDUs pending than the receiver takes in one round.
     fn with_more_than_a_round() -> Result<ConnRig> {
         let rig = ConnRig::new()?;
-        rig.qp.attach(rig.conn.clone(), &PARAMS)?;
+        rig.qp.attach(&rig.conn.connection, &PARAMS)?;
         let conn = rig.conn.clone();
         let mut left = FPDUS * WRITE.len();
         let mut octets = KVVec::with_capacity(left, GFP_KERNEL)?;

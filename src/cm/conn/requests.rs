@@ -12,6 +12,7 @@
 use core::num::NonZeroUsize;
 
 use iwarp::{
+    actions::Later,
     mpa::{
         negotiate::{
             Config,
@@ -73,10 +74,6 @@ use crate::{
             OobTarget, //
         },
         Qp, //
-    },
-    stream::connection::{
-        Close,
-        StreamConnection, //
     }, //
 };
 
@@ -198,7 +195,7 @@ pub(crate) fn connect(cm: ArcBorrow<'_, Cm>, id: CmId, param: &ConnParam<'_>) ->
     let conn = Conn::new(cm.into(), socket, Actor::new(ConnPhase::Released))?;
     // Holds off steps until this call either fails or owes events.
     conn.with_actor(|actor| {
-        let bound = qp.bind(conn.clone());
+        let bound = qp.bind(conn.bound());
         let connect = |socket: &Socket| match (socket.connect_nonblock(&remote), source) {
             (Err(error), SourcePort::Preferred) if error == EADDRNOTAVAIL => {
                 socket.prefer_port(0);
@@ -278,7 +275,7 @@ pub(crate) fn connect_oob(cm: Arc<Cm>, qp: &Arc<Qp>, oob: &OobConnect) -> Result
             OobTarget::Peer(peer) => peer,
             OobTarget::Itself => conn.socket.local_addr()?,
         };
-        let bound = qp.bind_oob(conn.clone(), oob);
+        let bound = qp.bind_oob(conn.bound(), oob);
         let connect = |socket: &Socket| socket.connect_nonblock(&to);
         conn.begin(actor, qp.clone(), bound, connect, |actor| {
             actor.begin_connecting(None, initiator, request)
@@ -345,7 +342,7 @@ pub(crate) fn reject(cm: ArcBorrow<'_, Cm>, name: NonZeroUsize, private_data: &[
 /// Aborts a connection that was accepted, if it is not released yet.
 pub(crate) fn abort(cm: ArcBorrow<'_, Cm>, name: NonZeroUsize) {
     if let Some(conn) = cm.conns.asked(name) {
-        conn.as_arc_borrow().close(Close::Abort);
+        conn.ask(Later::Abort);
     }
 }
 
@@ -398,7 +395,7 @@ impl Conn {
             )
             .map_err(|_| EINVAL)?;
         let reply = KBox::new(accepted.reply, GFP_KERNEL)?;
-        qp.bind(self.clone())?;
+        qp.bind(self.bound())?;
         self.qp.populate(BhRevocable::new(qp));
         Ok((reply, accepted.rules, accepted.rtr))
     }

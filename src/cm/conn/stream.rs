@@ -23,6 +23,7 @@
 //!
 //! RFC 5041, section 8.2; RFC 5040, section 6.2. Context: process, the actor's mutex held.
 
+use iwarp::actions::Later;
 use kernel::{
     prelude::*,
     sync::Arc,
@@ -292,12 +293,12 @@ impl Conn {
         }
         // Who destroys a queue pair right after it was closed still wants everything delivered
         // (DDP-57, RDMAP-135).
-        let orphaned = is_wanted(&self.wants.orphan) && !is_wanted(&self.wants.graceful);
+        let orphaned = is_wanted(&self.wants.orphan) && !self.connection.is_asked(Later::Close);
         if orphaned || self.is_aborted() {
             return self.end(actor, Ended::Lost(self.loss_at_abort()), FinalAction::Reset);
         }
         if open.unreported.is_some() {
-            if is_wanted(&self.wants.first_fpdu) {
+            if self.connection.is_asked(Later::ReportFirstFpdu) {
                 // MPA-41: the peer's ready-to-receive message has arrived and is valid.
                 open.report(actor);
                 actor.no_limit();
@@ -306,10 +307,10 @@ impl Conn {
                 return self.end(actor, Ended::Lost(Loss::Here), FinalAction::Reset);
             }
         }
-        if is_wanted(&self.wants.graceful) {
+        if self.connection.is_asked(Later::Close) {
             return self.begin_closing(actor, open);
         }
-        if is_wanted(&self.wants.leaving) && open.unreported.is_none() {
+        if self.connection.is_asked(Later::Leave) && open.unreported.is_none() {
             let leaving = open
                 .leaving
                 .get_or_insert_with(|| CloseProgress::begin(self, actor));
@@ -336,7 +337,7 @@ impl Conn {
                 }
                 Ok(CloseState::Cut) => self.end(actor, Ended::Lost(Loss::Cut), FinalAction::Reset),
                 Ok(CloseState::Whole) => {
-                    if is_wanted(&self.wants.first_fpdu) {
+                    if self.connection.is_asked(Later::ReportFirstFpdu) {
                         // It came since the check above.
                         open.report(actor);
                     }
@@ -392,7 +393,7 @@ impl Conn {
             let loss = if owes { self.loss_by_tcp() } else { Loss::Here };
             return self.end(actor, Ended::Lost(loss), FinalAction::Done);
         }
-        let stopped = self.is_cut_off() || is_wanted(&self.wants.graceful);
+        let stopped = self.is_cut_off() || self.connection.is_asked(Later::Close);
         if qp.is_some_and(|qp| qp.waits_for_memory()) {
             // Not the peer's fault.
             actor.limit(limit::OWED);
@@ -618,7 +619,7 @@ impl Conn {
 
     /// Returns whether the stream is to be reset.
     fn is_aborted(&self) -> bool {
-        is_wanted(&self.wants.abort) || is_wanted(&self.wants.kill)
+        self.connection.is_asked(Later::Abort) || is_wanted(&self.wants.kill)
     }
 
     /// Gives the queue pair all received data and returns the resulting state.
@@ -727,7 +728,7 @@ mod limits {
     /// Returns how often [`limit::OWED`] expires for a peer that has closed its half.
     fn times_owed(goes_on: bool, paging: PagingOut) -> Result<u32> {
         let rig = ConnRig::new()?;
-        rig.qp.attach(rig.conn.clone(), &PARAMS)?;
+        rig.qp.attach(&rig.conn.connection, &PARAMS)?;
         *rig.qp.paging_out.lock() = paging;
         // A work request that was taken but is never delivered.
         rig.qp.sq.post(SendWr::default())?;
@@ -767,7 +768,7 @@ mod limits {
     /// sends none itself, after `change`.
     fn times_without_fin(goes_on: bool, change: impl FnOnce(&ConnRig)) -> Result<u32> {
         let rig = ConnRig::new()?;
-        rig.qp.attach(rig.conn.clone(), &PARAMS)?;
+        rig.qp.attach(&rig.conn.connection, &PARAMS)?;
         let conn = &rig.conn;
         let mut actor = conn.actor.lock();
         let closing = Closing::begin(conn, &mut actor)?;
@@ -810,9 +811,9 @@ mod limits {
     /// Returns how many minutes a queue pair may need before it closes its stream.
     fn minutes_before_fin(goes_on: bool) -> Result<u32> {
         let rig = ConnRig::new()?;
-        rig.qp.attach(rig.conn.clone(), &PARAMS)?;
+        rig.qp.attach(&rig.conn.connection, &PARAMS)?;
         let conn = &rig.conn;
-        want(&conn.wants.leaving);
+        conn.connection.ask(Later::Leave);
         let mut actor = conn.actor.lock();
         let mut step = |open| match conn.open(&mut actor, open) {
             NextStep::Wait(ConnPhase::Open(open)) => {
@@ -849,12 +850,12 @@ mod limits {
     fn a_queue_pair_that_has_closed_its_stream_may_be_destroyed() -> Result {
         for reset in [false, true] {
             let rig = ConnRig::new()?;
-            rig.qp.attach(rig.conn.clone(), &PARAMS)?;
+            rig.qp.attach(&rig.conn.connection, &PARAMS)?;
             let conn = &rig.conn;
-            want(&conn.wants.graceful);
+            conn.connection.ask(Later::Close);
             want(&conn.wants.orphan);
             if reset {
-                want(&conn.wants.abort);
+                conn.connection.ask(Later::Abort);
             }
             let mut actor = conn.actor.lock();
             let step = conn.open(&mut actor, Open::reported());
@@ -992,7 +993,7 @@ mod limits {
     #[test]
     fn a_terminate_is_owed_to_a_peer_that_has_closed_its_half() -> Result {
         let rig = ConnRig::new()?;
-        rig.qp.attach(rig.conn.clone(), &PARAMS)?;
+        rig.qp.attach(&rig.conn.connection, &PARAMS)?;
         let terminate = Terminate::for_fault(Fault::Crc, None);
         let _ = rig.qp.terminate(Notice::Fatal, terminate);
         rig.far.shutdown_write();

@@ -13,7 +13,6 @@ use core::{
 };
 
 use kernel::{
-    new_condvar,
     new_spinlock,
     prelude::*,
     rbtree::{
@@ -22,14 +21,19 @@ use kernel::{
     },
     sync::{
         Arc,
-        CondVar,
         SpinLock, //
     }, //
 };
 
 use crate::{
     cm::Cm,
-    device::Device, //
+    device::{
+        refs::{
+            Ref,
+            Refs, //
+        },
+        Device, //
+    }, //
 };
 
 use super::{
@@ -42,9 +46,8 @@ use super::{
 pub(in crate::cm) struct Conns {
     #[pin]
     inner: SpinLock<ConnsInner>,
-    /// Notified when the last connection is gone.
-    #[pin]
-    empty: CondVar,
+    /// Counts the connections, released or not.
+    alive: Arc<Refs>,
 }
 
 struct ConnsInner {
@@ -52,27 +55,28 @@ struct ConnsInner {
     table: RBTree<u64, Arc<Conn>>,
     /// The next number to assign.
     next: u64,
-    /// How many connections exist, released or not.
-    alive: usize,
     /// Whether new connections are refused.
     closed: bool,
 }
 
 impl Conns {
     /// Makes an empty table.
-    pub(in crate::cm) fn new() -> impl PinInit<Self> {
-        pin_init!(Self {
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(in crate::cm) fn new() -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
             inner <- new_spinlock!(
                 ConnsInner {
                     table: RBTree::new(),
                     next: 1,
-                    alive: 0,
                     closed: false,
                 },
                 "riwarp::Conns::inner"
             ),
-            empty <- new_condvar!("riwarp::Conns::empty"),
-        })
+            alive: Refs::new()?,
+        }? Error)
     }
 
     /// Finds the connection whose request is being answered, unless it is released.
@@ -93,17 +97,16 @@ impl Conns {
     ///
     /// Context: process, without the rtnl, and not from an item of the connections' queue.
     pub(in crate::cm) fn shut_down(&self) {
-        self.inner.lock().closed = true;
+        if core::mem::replace(&mut self.inner.lock().closed, true) {
+            return;
+        }
         let killed = self.for_each(|conn| {
             want(&conn.wants.kill);
             conn.kick();
             Ok::<(), Infallible>(())
         });
         let Ok(()) = killed;
-        let mut inner = self.inner.lock();
-        while inner.alive > 0 {
-            self.empty.wait(&mut inner);
-        }
+        self.alive.wait_empty();
     }
 
     /// Calls `f` for each connection, in the order of their numbers, without the lock held. Ends at
@@ -135,6 +138,8 @@ impl Conns {
 pub(in crate::cm) struct ConnEntry {
     cm: Arc<Cm>,
     number: u64,
+    /// Dropped last.
+    _counted: Ref,
 }
 
 impl ConnEntry {
@@ -144,7 +149,7 @@ impl ConnEntry {
     ///
     /// `ENODEV` if the device is being removed.
     pub(in crate::cm) fn take(cm: Arc<Cm>) -> Result<Self> {
-        let number = {
+        let (number, counted) = {
             let mut inner = cm.conns.inner.lock();
             if inner.closed {
                 return Err(ENODEV);
@@ -152,10 +157,19 @@ impl ConnEntry {
             let number = inner.next;
             // NO-OVERFLOW: 2^64 connections are out of reach.
             inner.next = number.wrapping_add(1);
-            inner.alive = inner.alive.saturating_add(1);
-            number
+            // With the lock held, so that `shut_down` waits for it.
+            (number, Ref::new(&cm.conns.alive))
         };
-        Ok(Self { cm, number })
+        Ok(Self {
+            cm,
+            number,
+            _counted: counted,
+        })
+    }
+
+    /// Counts what belongs to the connection and may outlive the entry.
+    pub(in crate::cm) fn count(&self) -> Ref {
+        Ref::new(&self.cm.conns.alive)
     }
 
     /// Returns the connections of the device.
@@ -205,16 +219,6 @@ impl ConnEntry {
         let conn = self.cm.conns.inner.lock().table.remove(&self.number);
         // The caller has a reference of its own.
         drop(conn);
-    }
-}
-
-impl Drop for ConnEntry {
-    fn drop(&mut self) {
-        let mut inner = self.cm.conns.inner.lock();
-        inner.alive = inner.alive.saturating_sub(1);
-        if inner.alive == 0 {
-            self.cm.conns.empty.notify_all();
-        }
     }
 }
 

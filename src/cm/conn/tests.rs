@@ -80,7 +80,7 @@ mod conn {
     fn room_between_two_owners() -> Result<bool> {
         let rig = ConnRig::new()?;
         let full = fill(&rig.conn.socket);
-        rig.qp.attach(rig.conn.clone(), &PARAMS)?;
+        rig.qp.attach(&rig.conn.connection, &PARAMS)?;
         post_send::<Riwarp, _>(&[1], |wrs| rig.qp.post_send(wrs))?;
         rig.bench.device.queues.tx.flush();
         // TCP gets space before the queue pair receives callbacks.
@@ -127,7 +127,7 @@ mod conn {
     #[test]
     fn an_empty_send_with_immediate_of_the_kernel_is_immediate_data() -> Result {
         let rig = ConnRig::new()?;
-        rig.qp.attach(rig.conn.clone(), &PARAMS)?;
+        rig.qp.attach(&rig.conn.connection, &PARAMS)?;
         let post = |id, imm: &[u8; 4], len, flags| {
             post_send_immediate::<Riwarp, _>(id, *imm, len, flags, |wrs| rig.qp.post_send(wrs))
         };
@@ -220,7 +220,7 @@ mod conn {
             extensions: Extensions::SendImmediate,
             ..PARAMS
         };
-        rig.qp.attach(rig.conn.clone(), &params)?;
+        rig.qp.attach(&rig.conn.connection, &params)?;
         let post = |len| {
             let flags = SendFlags::SOLICITED;
             post_send_immediate::<Riwarp, _>(7, *b"abcd", len, flags, |wrs| rig.qp.post_send(wrs))
@@ -327,9 +327,9 @@ mod masked {
             let made = Mr::dma(bench.pd.as_arc_borrow(), kernel_owned(), access)?;
             let (near, far) = pair(Family::V4)?;
             let conn = Conn::new(bench.rdma.cm.clone(), near, Actor::new(ConnPhase::Released))?;
-            qp.bind(conn.clone())?;
+            qp.bind(conn.bound())?;
             conn.qp.populate(BhRevocable::new(qp.clone()));
-            qp.attach(conn.clone(), &PARAMS)?;
+            qp.attach(&conn.connection, &PARAMS)?;
             eventually(|| conn.enter_stream().is_ok())?;
             Ok(Self {
                 conn,

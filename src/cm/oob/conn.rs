@@ -98,7 +98,7 @@ impl Conn {
         let cm = self.cm();
         let qp = cm.qps.get(theirs.to.get()).ok_or(ECONNREFUSED)?;
         let addrs = addrs_of(&self.socket)?;
-        let (depths, ours) = qp.accept_oob(self.clone(), &theirs, |pair| {
+        let (depths, ours) = qp.accept_oob(self.bound(), &theirs, |pair| {
             cm.oob_waiters.check_call(&cm.device, pair, &addrs, &theirs)
         })?;
         self.qp.populate(BhRevocable::new(qp));

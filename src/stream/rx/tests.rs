@@ -139,6 +139,7 @@ mod streams {
         /// Returns how many octets have arrived and are not consumed.
         fn left(&self, which: usize) -> usize {
             self.ours[which]
+                .connection
                 .socket()
                 .with_inbound(|inbound| inbound.available())
         }
@@ -188,13 +189,14 @@ mod streams {
             })
         }
 
-        fn connection(&self, which: usize) -> Arc<dyn StreamConnection> {
-            self.ours[which].clone()
+        fn connection(&self, which: usize) -> Arc<Connection> {
+            self.ours[which].connection.clone()
         }
 
         /// Resumes the deferred Send.
         fn resume(&self) {
             let wanted = self.ours[0]
+                .connection
                 .socket()
                 .with_inbound(|inbound| self.qp.resume(&self.connection(0), inbound, None));
             assert!(wanted.is_none());
@@ -242,7 +244,7 @@ mod streams {
         assert!(rig.is_of(1));
         assert_eq!(rig.left(0), FPDU);
         // The new connection starts with the first MSN.
-        rig.qp.bind(rig.connection(1))?;
+        rig.qp.bind(rig.ours[1].bound())?;
         rig.say(1, &send(1))?;
         rig.work();
         assert!(rig.received(2));
@@ -255,7 +257,7 @@ mod streams {
     #[test]
     fn work_that_is_left_of_an_old_stream_takes_nothing_of_a_new_connection() -> Result {
         let rig = RxRig::new()?;
-        rig.qp.bind(rig.connection(1))?;
+        rig.qp.bind(rig.ours[1].bound())?;
         rig.say(1, &send(1))?;
         // The start-up is not finished: the queue pair has no stream, or still the old one.
         rig.work();

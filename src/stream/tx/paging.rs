@@ -60,10 +60,7 @@ use crate::{
         InboundRequest, //
     },
     stream::{
-        connection::{
-            is_same,
-            StreamConnection, //
-        },
+        connection::Connection,
         owner::{
             QpShared,
             StreamOwner, //
@@ -96,7 +93,7 @@ pub(crate) enum Need {
 
 /// Names the payload of one FPDU.
 pub(crate) struct PayloadKey {
-    pub(super) conn: Arc<dyn StreamConnection>,
+    pub(super) conn: Arc<Connection>,
     /// Position of the FPDU in the stream.
     pub(super) position: u64,
     /// Offset of the payload in the message.
@@ -111,7 +108,7 @@ pub(crate) struct PayloadKey {
 impl PayloadKey {
     /// Returns whether this payload includes all of `other`.
     fn covers(&self, other: &Self) -> bool {
-        is_same(&*self.conn, &*other.conn)
+        Arc::ptr_eq(&self.conn, &other.conn)
             && (self.position, self.offset) == (other.position, other.offset)
             && self.binding == other.binding
             && self.len >= other.len

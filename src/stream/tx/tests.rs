@@ -135,7 +135,7 @@ mod tx {
                 memory: SharedMem::try_new(LEN)?,
                 bench,
             };
-            rig.qp.attach(rig.conn()?.clone(), params)?;
+            rig.qp.attach(&rig.conn()?.connection, params)?;
             Ok(rig)
         }
 
@@ -195,7 +195,10 @@ mod tx {
     fn a_process_leaves_what_is_beyond_its_budget_to_the_work_item() -> Result {
         let (near, _far) = pair(Family::V4)?;
         let rig = TxRig::new(near, &PARAMS)?;
-        rig.conn()?.socket().make_room(PLACES as usize * LEN * 2);
+        rig.conn()?
+            .connection
+            .socket()
+            .make_room(PLACES as usize * LEN * 2);
         rig.post(BUDGET + 8)?;
         assert_eq!(visit(&rig.qp, &mut TcpSender::Process), Some(Next::Yield));
         assert_eq!(rig.batches(), BUDGET.into());
@@ -210,7 +213,7 @@ mod tx {
     fn a_work_item_that_may_not_wait_leaves_an_owned_socket_to_one_that_may() -> Result {
         let (near, _far) = pair(Family::V4)?;
         let rig = TxRig::new(near, &PARAMS)?;
-        let socket = rig.conn()?.socket();
+        let socket = rig.conn()?.connection.socket();
         socket.make_room(PLACES as usize * LEN * 2);
         rig.post(1)?;
         let mut never = TcpSender::User(UserTurn::begin(Waiting::Never));
@@ -229,7 +232,10 @@ mod tx {
     fn a_work_item_of_a_process_has_one_budget() -> Result {
         let (near, _far) = pair(Family::V4)?;
         let rig = TxRig::new(near, &PARAMS)?;
-        rig.conn()?.socket().make_room(PLACES as usize * LEN * 2);
+        rig.conn()?
+            .connection
+            .socket()
+            .make_room(PLACES as usize * LEN * 2);
         rig.post(4 * USER_BUDGET)?;
         let mut sender = TcpSender::User(UserTurn::begin(Waiting::Never));
         while !sender.is_over() {
@@ -452,7 +458,7 @@ mod tx {
             ..PARAMS
         };
         let rig = TxRig::new(near, &params)?;
-        rig.conn()?.socket().make_room(2 * LEN);
+        rig.conn()?.connection.socket().make_room(2 * LEN);
         let _ = rig.qp.tx.run(|tx| {
             if let Some(stream) = rig.qp.take_new_tx(tx) {
                 let (context, last) = (&mut stream.context, Msn::new(u32::MAX));
@@ -654,7 +660,7 @@ mod tx {
         let (near, far) = pair(Family::V4)?;
         let rig = TxRig::new(near, &WITH_CRC)?;
         let want = rig.pattern()?;
-        let full = fill(rig.conn()?.socket());
+        let full = fill(rig.conn()?.connection.socket());
         post_long(&rig, &[LONG])?;
         short(&rig.qp);
         let _ = visit(&rig.qp, &mut TcpSender::Process);

@@ -168,7 +168,7 @@ mod rest {
         fn new(kind: MessageKind, params: &StreamParams) -> Result<Self> {
             let rig = ConnRig::new()?;
             let target = Target::new(&rig.bench.pd, rig.qp.serial, BASE)?;
-            rig.qp.attach(rig.conn.clone(), params)?;
+            rig.qp.attach(&rig.conn.connection, params)?;
             let rest = Self {
                 kind,
                 fpdus: FpduOctets(KVec::new()),
@@ -270,7 +270,7 @@ mod rest {
         fn round(&mut self) -> Result<Counts> {
             let Self { rig, fpdus, .. } = self;
             let octets = &fpdus.0;
-            let socket = rig.conn.socket();
+            let socket = rig.conn.connection.socket();
             let mut sent = 0;
             eventually(|| {
                 sent += rig.far.send(&octets[sent..]).unwrap_or(0);
@@ -578,7 +578,7 @@ mod rest {
         let rig = RestRig::new(MessageKind::Response, &PARAMS)?;
         let qp = &rig.rig.qp;
         let status = WcStatus::LocalProtection;
-        let fault = rig.rig.conn.socket().with_inbound(|inbound| {
+        let fault = rig.rig.conn.connection.socket().with_inbound(|inbound| {
             BhOff::run(|off| RxRound::new(qp, inbound, off).refuse_answer(status))
         });
         assert_eq!(fault, Fault::LocalPlacement);
