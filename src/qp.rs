@@ -83,6 +83,7 @@ mod tests;
 mod timer;
 mod verbs;
 
+pub(crate) use actions::Runner;
 use oob::{
     OobConnector,
     OobSearch, //

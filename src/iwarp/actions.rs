@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`Now`] | with the transition, under the same lock |
 //! | [`After`] | once the caller has released its locks |
-//! | [`Later`] | by a work item of the connection; or at once, by a caller that may sleep |
+//! | [`Later`] | by the work item of the connection |
 //!
 //! The driver has one executor for each type, which matches all of it.
 //!
@@ -16,13 +16,13 @@
 
 use core::marker::PhantomData;
 
-/// An action; its type has eight at most.
+/// An action; its type has 16 at most.
 pub trait Action: Copy + Eq + 'static {
     /// All actions of the type, each at its place and with its name, in the order in which they are
     /// carried out.
     const ALL: &'static [(Self, &'static str)];
 
-    /// Returns the place of the action in a set, below 8.
+    /// Returns the place of the action in a set, below 16.
     fn place(self) -> u8;
 }
 
@@ -61,8 +61,19 @@ pub enum After {
     NotifyCompletions,
     /// Run the transmit task: to send, to flush, or to stop sending.
     Transmit,
+    /// Run the transmit task after a pause, since memory is short. Only of a transmit task that may
+    /// sleep.
+    TransmitLater,
     /// Go on receiving: more has arrived than one round takes.
     Receive,
+    /// Fetch the memory that the receiver waits for.
+    FetchIn,
+    /// Fetch the memory that the transmit task waits for.
+    FetchOut,
+    /// Look in a second whether the stream is idle.
+    CheckIdle,
+    /// Start the time limit of what is posted for a peer that has closed its half.
+    LimitClosedPeer,
 }
 
 impl Action for After {
@@ -72,22 +83,25 @@ impl Action for After {
         (Self::NotifyRequestError, "notify request error"),
         (Self::NotifyCompletions, "notify completions"),
         (Self::Transmit, "transmit"),
+        (Self::TransmitLater, "transmit later"),
         (Self::Receive, "receive"),
+        (Self::FetchIn, "fetch in"),
+        (Self::FetchOut, "fetch out"),
+        (Self::CheckIdle, "check idle"),
+        (Self::LimitClosedPeer, "limit closed peer"),
     ];
 
     #[inline]
     fn place(self) -> u8 {
-        // CAST: six variants.
+        // CAST: eleven variants.
         self as u8
     }
 }
 
-/// Actions that are carried out in process context. Those for a connection are flags that its work
-/// item takes, so they need no memory and cannot be lost.
+/// Actions that the work item of the connection carries out. They are flags that it takes, so they
+/// need no memory and cannot be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Later {
-    /// End the search for the peer. Only of requests of the consumer, whose callers may sleep.
-    EndSearch,
     /// Report to the connection that the peer's first FPDU is valid.
     ReportFirstFpdu,
     /// Announce to the connection that an orderly close will follow.
@@ -100,7 +114,6 @@ pub enum Later {
 
 impl Action for Later {
     const ALL: &'static [(Self, &'static str)] = &[
-        (Self::EndSearch, "end search"),
         (Self::ReportFirstFpdu, "report first FPDU"),
         (Self::Leave, "leave"),
         (Self::Close, "close"),
@@ -109,7 +122,7 @@ impl Action for Later {
 
     #[inline]
     fn place(self) -> u8 {
-        // CAST: five variants.
+        // CAST: four variants.
         self as u8
     }
 }
@@ -117,7 +130,7 @@ impl Action for Later {
 /// A set of actions of one type.
 #[must_use = "an action that nobody carries out is lost"]
 #[derive(Debug)]
-pub struct Set<A>(u8, PhantomData<A>);
+pub struct Set<A>(u16, PhantomData<A>);
 
 impl<A> Clone for Set<A> {
     #[inline]
@@ -202,8 +215,8 @@ impl<A: Action> Set<A> {
     }
 
     #[inline]
-    fn bit(action: A) -> u8 {
-        1 << (action.place() & 7)
+    fn bit(action: A) -> u16 {
+        1 << (action.place() & 15)
     }
 }
 
@@ -215,7 +228,7 @@ pub struct Actions {
     pub now: Set<Now>,
     /// Once the locks of the caller are released.
     pub after: Set<After>,
-    /// In process context.
+    /// By the work item of the connection.
     pub later: Set<Later>,
 }
 
@@ -273,7 +286,7 @@ mod tests {
             count += 1;
         }
         assert_eq!(all.iter().count(), count);
-        assert!(count <= 8);
+        assert!(count <= 16);
     }
 
     #[test]

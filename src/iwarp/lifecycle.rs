@@ -289,15 +289,17 @@ impl Event {
     ];
 }
 
-/// What a verb has to do for the search for a peer before its request, because it may fail.
+/// What a verb has to do for the search for a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Preparation {
+pub enum SearchStep {
     /// Nothing.
     None,
-    /// Begin to search for the peer.
-    BeginSearch,
-    /// Begin to connect to the peer, unless the peer has connected first.
-    CallPeer,
+    /// Begin to search, before the request, because it may fail.
+    Begin,
+    /// Begin to connect, unless the peer has connected first. Before the request, likewise.
+    Connect,
+    /// End the search, after the request.
+    End,
 }
 
 /// The request is not allowed in this state; nothing has changed.
@@ -423,19 +425,20 @@ impl Lifecycle {
         self.requested_phase(request).map(|_| ()).ok_or(Refused)
     }
 
-    /// Returns what a verb has to prepare before it makes the request.
+    /// Returns what a verb has to do for the search when it makes the request.
     ///
     /// # Errors
     ///
     /// [`Refused`] if the request is not allowed now.
-    pub fn preparation(self, request: Request) -> Result<Preparation, Refused> {
+    pub fn search_step(self, request: Request) -> Result<SearchStep, Refused> {
         self.allows(request)?;
         Ok(match request {
-            Request::ModifyRtrPath => Preparation::BeginSearch,
+            Request::ModifyRtrPath => SearchStep::Begin,
             Request::ModifyRts if self.by_path && self.requested == Requested::Rtr => {
-                Preparation::CallPeer
+                SearchStep::Connect
             }
-            _ => Preparation::None,
+            Request::ModifyErr | Request::ResetBegin { .. } => SearchStep::End,
+            _ => SearchStep::None,
         })
     }
 
@@ -475,11 +478,8 @@ impl Lifecycle {
                 Actions::NONE.now(Now::KeepTerminate).after(After::Transmit)
             }
             Request::ModifySqd | Request::ModifySqe => Actions::NONE,
-            Request::ModifyErr => Actions::NONE
-                .after(After::Transmit)
-                .later(Later::EndSearch)
-                .later(Later::Close),
-            Request::ResetBegin { .. } => Actions::NONE.later(Later::EndSearch),
+            Request::ModifyErr => Actions::NONE.after(After::Transmit).later(Later::Close),
+            Request::ResetBegin { .. } => Actions::NONE,
             Request::ResetEnd => {
                 next = Self::RESET;
                 Actions::NONE
@@ -501,7 +501,7 @@ impl Lifecycle {
         let moved = next.phase != self.phase;
         let transmit = Actions::NONE.after(After::Transmit);
         let actions = match event {
-            Event::Destroy => Actions::NONE.later(Later::EndSearch),
+            Event::Destroy => Actions::NONE,
             Event::PeerClosed => {
                 next.peer_closed = true;
                 transmit
@@ -859,7 +859,7 @@ mod tests {
             for request in Request::ALL {
                 let refused = state.request(request).is_err();
                 assert_eq!(state.allows(request).is_err(), refused);
-                assert_eq!(state.preparation(request).is_err(), refused);
+                assert_eq!(state.search_step(request).is_err(), refused);
             }
         });
     }
@@ -921,15 +921,17 @@ mod tests {
     }
 
     #[test]
-    fn search_is_prepared_before_its_request() {
-        let rtr = Request::ModifyRtrPath;
-        assert_eq!(after(&[]).preparation(rtr), Ok(Preparation::BeginSearch));
+    fn search_begins_and_ends_with_the_requests_of_its_verbs() {
+        let (rtr, rts) = (Request::ModifyRtrPath, Request::ModifyRts);
+        assert_eq!(after(&[]).search_step(rtr), Ok(SearchStep::Begin));
         let waiting = after(&[Asked(rtr)]);
-        let rts = Request::ModifyRts;
-        assert_eq!(waiting.preparation(rts), Ok(Preparation::CallPeer));
-        let calling = after(&[Asked(rtr), Asked(rts)]);
-        assert_eq!(calling.preparation(rts), Ok(Preparation::None));
-        assert_eq!(after(&[ATTACH]).preparation(rts), Ok(Preparation::None));
+        assert_eq!(waiting.search_step(rts), Ok(SearchStep::Connect));
+        let connecting = after(&[Asked(rtr), Asked(rts)]);
+        assert_eq!(connecting.search_step(rts), Ok(SearchStep::None));
+        assert_eq!(after(&[ATTACH]).search_step(rts), Ok(SearchStep::None));
+        for end in [Request::ModifyErr, Request::ResetBegin { posted: false }] {
+            assert_eq!(connecting.search_step(end), Ok(SearchStep::End));
+        }
     }
 
     #[test]

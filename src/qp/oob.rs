@@ -82,15 +82,12 @@ use crate::{
             Bound,
             Connection,
             StreamParams, //
-        },
-        owner::{
-            Runner,
-            StreamOwner, //
         }, //
     }, //
 };
 
 use super::{
+    actions::Runner,
     Attrs,
     Qp,
     FOR_EVER,

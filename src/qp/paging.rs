@@ -20,10 +20,7 @@ use super::{
 };
 use crate::{
     odp::mr::Fetched,
-    stream::{
-        owner::StreamOwner,
-        tx::paging::page_out, //
-    }, //
+    stream::tx::paging::page_out, //
 };
 
 impl WorkItem<PAGING_IN> for Qp {

@@ -31,7 +31,10 @@ use crate::{
     }, //
 };
 
-use super::Qp;
+use super::{
+    actions::Runner,
+    Qp, //
+};
 
 impl Qp {
     /// Attaches a stream to the receiver, which supports `extensions`.
@@ -64,13 +67,14 @@ impl Qp {
 
     /// Processes the octets that have arrived.
     pub(crate) fn data_ready(self: &Arc<Self>, inbound: &mut Inbound<'_>, off: BhOff<'_>) {
-        let mut round = RxRound::new(self, inbound, off);
+        let mut round = RxRound::new(self, &mut *inbound, off);
         match &mut off.lock(&self.rx).stream {
             Some(stream) => stream.receive(&mut round),
             // Discards the data of a stream that has ended.
             None => round.inbound.consume(round.inbound.available()),
         }
-        round.end();
+        let after = round.end();
+        self.carry_out(after, Runner::Callback(inbound));
     }
 
     /// Processes the octets that have arrived, if the stream belongs to `conn`. Ignores data that
@@ -81,7 +85,7 @@ impl Qp {
         inbound: &mut Inbound<'_>,
         off: BhOff<'_>,
     ) {
-        let mut round = RxRound::new(self, inbound, off);
+        let mut round = RxRound::new(self, &mut *inbound, off);
         {
             let mut rx = off.lock(&self.rx);
             let stream = rx.stream.as_mut();
@@ -89,7 +93,8 @@ impl Qp {
                 stream.receive(&mut round);
             }
         }
-        round.end();
+        let after = round.end();
+        self.carry_out(after, Runner::Callback(inbound));
     }
 
     /// Resumes the deferred FPDU, and then the stream, if it still belongs to `conn`. Returns the
@@ -103,7 +108,7 @@ impl Qp {
         fetched: Option<&Fetched>,
     ) -> Option<Wanted> {
         let wanted = BhOff::run(|off| {
-            let mut round = RxRound::new(self, inbound, off);
+            let mut round = RxRound::new(self, &mut *inbound, off);
             let wanted = {
                 let mut rx = off.lock(&self.rx);
                 let stream = rx
@@ -112,7 +117,8 @@ impl Qp {
                     .filter(|stream| stream.is_paging_in() && stream.is_of(conn))?;
                 stream.go_on(&mut round, fetched)
             };
-            round.end();
+            let after = round.end();
+            self.carry_out(after, Runner::Callback(&mut *inbound));
             Some(wanted)
         })?;
         if wanted.is_none() {

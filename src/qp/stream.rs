@@ -35,11 +35,7 @@ use crate::{
             StreamParams, //
         },
         ending::StreamEnd,
-        owner::{
-            Negotiated,
-            Runner,
-            StreamOwner, //
-        },
+        owner::Negotiated,
         tx::{
             paging::PagingOut,
             TxStream, //
@@ -47,7 +43,10 @@ use crate::{
     }, //
 };
 
-use super::Qp;
+use super::{
+    actions::Runner,
+    Qp, //
+};
 
 impl Qp {
     /// Binds a connection that is starting up.
@@ -81,8 +80,7 @@ impl Qp {
     pub(super) fn processed(&self, conn: &Arc<Connection>) {
         if let Some(bound) = self.inner.lock().conn.as_ref() {
             if bound.is(conn) {
-                let owner = bound.owner.as_arc_borrow();
-                owner.enqueue_on(&self.device.queues.stream);
+                bound.enqueue(&self.device.queues.stream);
             }
         }
     }

@@ -5,17 +5,9 @@
 //!
 //! Context: process, unless a function says otherwise.
 
-use iwarp::{
-    actions::{
-        After,
-        Set, //
-    },
-    lifecycle::{
-        Event,
-        Notice,
-        QpPhase, //
-    },
-    terminate::Terminate, //
+use iwarp::lifecycle::{
+    Event,
+    QpPhase, //
 };
 use kernel::{
     sync::{
@@ -47,10 +39,6 @@ use kernel_ext::{
 use crate::{
     device::paging::ContextPaging,
     stream::{
-        owner::{
-            Runner,
-            StreamOwner, //
-        },
         tx::{
             coalescer::DoorbellAction,
             send::{
@@ -64,6 +52,7 @@ use crate::{
 };
 
 use super::{
+    actions::Runner,
     idle,
     timer::TxTimer,
     Qp,
@@ -140,39 +129,32 @@ impl WorkItem<RX_USER> for Qp {
     }
 }
 
-impl StreamOwner for Qp {
-    fn kick(self: &Arc<Self>) {
+// What starts the tasks.
+impl Qp {
+    /// Rearms the running transmit task, or else queues its work item. Context: any.
+    pub(crate) fn kick(self: &Arc<Self>) {
         if !self.tx.rearm() {
             self.enqueue_tx();
         }
     }
 
-    fn apply(self: &Arc<Self>, event: Event) -> Set<After> {
-        self.happened(event)
-    }
-
-    fn terminate(self: &Arc<Self>, notice: Notice, terminate: Terminate) -> Set<After> {
-        self.faulted(notice, terminate)
-    }
-
-    fn carry_out(self: &Arc<Self>, after: Set<After>, runner: Runner<'_, '_>) {
-        self.carry_out_after(after, runner);
-    }
-
-    fn enqueue_paging_in(self: &Arc<Self>) {
+    /// Queues the work item that fetches memory for the receiver. Context: any.
+    pub(super) fn enqueue_paging_in(self: &Arc<Self>) {
         if let Some(queue) = self.pd.paging().and_then(ContextPaging::queue) {
             // If it is queued already, it will see the request.
             let _ = queue.enqueue::<Arc<Self>, PAGING_IN>(self.clone());
         }
     }
 
-    fn enqueue_paging_out(self: &Arc<Self>) {
+    /// Queues the work item that fetches memory for the transmit task. Context: any.
+    pub(super) fn enqueue_paging_out(self: &Arc<Self>) {
         if let Some(queue) = self.pd.paging().and_then(ContextPaging::queue) {
             let _ = queue.enqueue::<Arc<Self>, PAGING_OUT>(self.clone());
         }
     }
 
-    fn arm_tx_timer(self: &Arc<Self>, after: Delta) {
+    /// Runs the transmit task after a delay. Context: process.
+    pub(super) fn arm_tx_timer(self: &Arc<Self>, after: Delta) {
         // ORDERING: pairs with the exchange in the timer's `run`: if this finds the timer armed,
         // the transmit task that it starts sees what was posted before this.
         if self.tx_timer_armed.xchg(true, Full) {
@@ -185,13 +167,19 @@ impl StreamOwner for Qp {
         }
     }
 
-    fn schedule_idle_check(self: &Arc<Self>) {
+    /// Schedules an idle check by the transmit task.
+    ///
+    /// Context: any but hard interrupt; the running transmit task, with a stream that may send.
+    pub(super) fn schedule_idle_check(self: &Arc<Self>) {
         // It fails only if a check is scheduled already.
         let delay = msecs_to_jiffies(idle::PERIOD_MILLIS);
         let _ = enqueue_delayed::<Self, IDLE>(self.clone(), delay);
     }
 
-    fn time_out_closed_peer(self: &Arc<Self>) {
+    /// Starts the time limit of what is posted for a peer that has closed its half.
+    ///
+    /// Context: the running transmit task.
+    pub(super) fn time_out_closed_peer(self: &Arc<Self>) {
         if let Some(millis) = self.retry_timeout() {
             self.set_oob_timer(millis);
             // A task that ends the stream or destroys the queue pair may have cancelled the timer
@@ -481,8 +469,13 @@ impl Qp {
                 Next::Done
             }
             QpPhase::Rts | QpPhase::Closing => {
-                let stream = self.take_new_tx(tx);
-                stream.map_or(Next::Done, |stream| stream.send_round(self, sender))
+                let Some(stream) = self.take_new_tx(tx) else {
+                    return Next::Done;
+                };
+                let next = stream.send_round(self, sender);
+                let after = stream.take_after();
+                self.carry_out(after, Runner::Any);
+                next
             }
             // Ending a stream may sleep, so the work item does it.
             QpPhase::Terminate | QpPhase::Error | QpPhase::Gone if !sender.may_sleep() => {

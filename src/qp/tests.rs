@@ -21,7 +21,6 @@ mod posting {
             cq::Cq,
             sq::Taken, //
         },
-        stream::owner::StreamOwner,
         Riwarp, //
     };
     use iwarp::lifecycle::{

@@ -31,10 +31,7 @@ use kernel_ext::{
 };
 
 use super::Qp;
-use crate::stream::owner::{
-    Receives,
-    StreamOwner, //
-};
+use crate::stream::owner::Receives;
 
 /// State of the transmit timer.
 pub(super) enum TxTimer {

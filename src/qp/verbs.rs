@@ -12,9 +12,9 @@ use iwarp::{
     fault::Fault,
     lifecycle::{
         Event,
-        Preparation,
         QpPhase,
-        Request, //
+        Request,
+        SearchStep, //
     },
     stag::Access,
     terminate::Terminate, //
@@ -73,9 +73,7 @@ use crate::{
         owner::{
             QpInner,
             QpShared,
-            Receives,
-            Runner,
-            StreamOwner, //
+            Receives, //
         },
         rx::Rx,
         tx::{
@@ -98,6 +96,7 @@ use crate::{
 };
 
 use super::{
+    actions::Runner,
     oob::OobConnector,
     table::Qps,
     timer::{
@@ -321,19 +320,26 @@ impl Qp {
             }
             QpState::Err => Request::ModifyErr,
         };
-        // Steps that may fail come before the transition.
-        let preparation = self.lifecycle().preparation(request);
-        match preparation.map_err(|_| EINVAL)? {
-            Preparation::None => self.request(request),
-            Preparation::BeginSearch => {
+        let step = self.lifecycle().search_step(request);
+        match step.map_err(|_| EINVAL)? {
+            SearchStep::None => self.request(request),
+            SearchStep::End => self.request_without_search(request),
+            SearchStep::Begin => {
                 self.begin_oob(attr, mask)?;
                 self.request(request).inspect_err(|_| drop(self.end_oob()))
             }
-            Preparation::CallPeer => {
+            SearchStep::Connect => {
                 self.continue_oob(attrs, attr, mask)?;
                 self.request(request)
             }
         }
+    }
+
+    /// Makes a request that ends the search for the peer.
+    fn request_without_search(self: &Arc<Self>, request: Request) -> Result<Set<After>> {
+        let after = self.request(request)?;
+        drop(self.end_oob());
+        Ok(after)
     }
 
     /// Resets the queue pair: nothing of the old stream or of what was posted remains.
@@ -354,7 +360,7 @@ impl Qp {
         self.finish_terminate();
         let (after, conn) = {
             let _attrs = self.attrs.lock();
-            let after = self.request(begin())?;
+            let after = self.request_without_search(begin())?;
             (after, self.inner.lock().conn.take())
         };
         self.carry_out(after, Runner::Verb);
@@ -432,6 +438,7 @@ impl Qp {
         self.finish_terminate();
         let after = self.apply(Event::Destroy);
         self.carry_out(after, Runner::Verb);
+        drop(self.end_oob());
         self.end_tx_timer();
         let conn = self.inner.lock().conn.take();
         if let Some(conn) = conn {

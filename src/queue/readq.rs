@@ -167,7 +167,7 @@ impl InboundReads {
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
         // ORDERING: a plain load may miss a request only if the caller of `put` has not woken the
-        // transmit task yet (`StreamOwner::answer` or `kick`), which is a full barrier and makes
+        // transmit task yet (`Qp::answer` or `kick`), which is a full barrier and makes
         // one more round. The request itself is read under the lock that `put` held.
         self.waiting.load(Relaxed) != 0
     }

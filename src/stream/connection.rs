@@ -42,7 +42,10 @@ use kernel_ext::{
         ENETUNREACH, //
     },
     net::Socket,
-    workqueue::Enqueue, //
+    workqueue::{
+        Enqueue,
+        OwnedQueue, //
+    }, //
 };
 
 use crate::device::refs::Ref;
@@ -219,6 +222,11 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
+    /// Queues the work item of the connection, unless it is queued already. Context: any.
+    pub(crate) fn enqueue(&self, queue: &OwnedQueue) {
+        self.owner.as_arc_borrow().enqueue_on(queue);
+    }
+
     /// Returns whether it is this connection.
     pub(crate) fn is(&self, connection: &Arc<Connection>) -> bool {
         Arc::ptr_eq(&self.connection, connection)

@@ -1,23 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The published state of a queue pair: a word that every context may read, and that changes only
-//! through the state machine in [`iwarp::lifecycle`].
+//! through the state machine in [`iwarp::lifecycle`]; and the executors of what comes with a
+//! transition ([`Now`]) and of what it asks of the connection ([`Later`]). That of [`After`] is in
+//! `qp/actions.rs`.
 //!
 //! Context: any.
 
 use core::convert::Infallible;
 
 use iwarp::{
-    actions::Actions,
+    actions::{
+        Actions,
+        After,
+        Later,
+        Now,
+        Set, //
+    },
     lifecycle::{
         Event,
         FirstFailure,
         Lifecycle,
+        Notice,
         QpPhase,
         Request,
         Requested,
         VerbsState, //
-    }, //
+    },
+    terminate::Terminate, //
 };
 use kernel::{
     prelude::*,
@@ -33,10 +43,13 @@ use kernel_ext::rdma::{
     wr::WcStatus, //
 };
 
-use super::owner::QpShared;
-
-#[cfg(CONFIG_KUNIT = "y")]
-use iwarp::lifecycle::Notice;
+use super::{
+    connection::Bound,
+    owner::{
+        QpInner,
+        QpShared, //
+    }, //
+};
 
 /// An atomic [`Lifecycle`].
 pub(crate) struct LifecycleWord(Atomic<u32>);
@@ -98,6 +111,9 @@ impl LifecycleWord {
     }
 }
 
+/// What a transition requires besides [`Now`].
+type Rest = (Set<After>, Set<Later>);
+
 impl QpShared {
     /// Returns the current state.
     pub(crate) fn lifecycle(&self) -> Lifecycle {
@@ -106,6 +122,104 @@ impl QpShared {
 
     pub(crate) fn phase(&self) -> QpPhase {
         self.lifecycle().phase()
+    }
+
+    /// Makes the transition of an event, and carries out what comes with it and what it asks of the
+    /// connection. The caller carries out the rest, without locks.
+    ///
+    /// Context: any.
+    pub(crate) fn apply(&self, event: Event) -> Set<After> {
+        let rest = self.carry_out_now(self.lifecycle.on(event), None);
+        self.carry_out_later(rest)
+    }
+
+    /// Does the same for a fault, which ends the stream with this Terminate. Only the first of
+    /// several is sent (RDMAP-144).
+    ///
+    /// Context: any.
+    pub(crate) fn terminate(&self, notice: Notice, terminate: Terminate) -> Set<After> {
+        let rest = {
+            // The transmit task takes it under the lock, so it sees no phase without the message.
+            let mut inner = self.inner.lock();
+            let actions = self.lifecycle.on(Event::Fault(notice));
+            self.carry_out_now(actions, Some((&mut inner.terminate, terminate)))
+        };
+        self.carry_out_later(rest)
+    }
+
+    /// Makes the transition of a request of the consumer or of a connection, likewise.
+    ///
+    /// Context: process.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the state machine refuses the request.
+    pub(crate) fn request(&self, request: Request) -> Result<Set<After>> {
+        let actions = self.lifecycle.request(request)?;
+        let rest = self.carry_out_now(actions, None);
+        Ok(self.carry_out_later(rest))
+    }
+
+    /// Does the same under the lock of what the stream's callbacks need, for a request that depends
+    /// on that: `prepare` says whether it may be made, and returns the Terminate to be sent, if the
+    /// request leads to one.
+    ///
+    /// # Errors
+    ///
+    /// Also those of `prepare`.
+    pub(crate) fn request_if(
+        &self,
+        request: Request,
+        prepare: impl FnOnce(&mut QpInner) -> Result<Option<Terminate>>,
+    ) -> Result<Set<After>> {
+        let rest = {
+            let mut inner = self.inner.lock();
+            let terminate = prepare(&mut inner)?;
+            let actions = self.lifecycle.request(request)?;
+            let kept = terminate.map(|terminate| (&mut inner.terminate, terminate));
+            self.carry_out_now(actions, kept)
+        };
+        Ok(self.carry_out_later(rest))
+    }
+
+    /// Carries out what comes with the transition. `kept`: where a Terminate is kept, and which.
+    fn carry_out_now(
+        &self,
+        Actions { now, after, later }: Actions,
+        mut kept: Option<(&mut Option<Terminate>, Terminate)>,
+    ) -> Rest {
+        for action in now.iter() {
+            match action {
+                Now::KeepTerminate => match kept.take() {
+                    Some((place, terminate)) => *place = Some(terminate),
+                    None => {}
+                },
+                Now::Drain => self.sq.drain(),
+            }
+        }
+        (after, later)
+    }
+
+    /// Has the connection do its part, and returns the rest.
+    fn carry_out_later(&self, (after, later): Rest) -> Set<After> {
+        for action in later.iter() {
+            match action {
+                Later::ReportFirstFpdu | Later::Leave | Later::Close | Later::Abort => {
+                    if let Some(bound) = &self.inner.lock().conn {
+                        self.ask(bound, action);
+                    }
+                }
+            }
+        }
+        after
+    }
+
+    /// Asks something of a connection, and queues its work item.
+    ///
+    /// Context: any; a connection that is bound needs no reference of its own meanwhile.
+    pub(crate) fn ask(&self, bound: &Bound, what: Later) {
+        bound.connection.ask(what);
+        bound.enqueue(&self.device.queues.stream);
     }
 
     /// Returns whether a request would be allowed now.

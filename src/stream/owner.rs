@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The queue pair, as the two halves of its stream see it: what they share ([`QpShared`]), and what
-//! they ask it to do ([`StreamOwner`]).
-
-use core::ops::Deref;
+//! The queue pair, as the two halves of its stream see it.
 
 use iwarp::{
     actions::{
@@ -42,12 +39,10 @@ use kernel::{
             Relaxed, //
         },
         Arc, //
-    },
-    time::Delta, //
+    }, //
 };
 use kernel_ext::{
     compat::SpinLockIrq,
-    net::Inbound,
     rdma::{
         object::QpLink,
         wr::WcStatus, //
@@ -237,67 +232,20 @@ pub(crate) struct QpShared {
     pub(crate) paging_out: SpinLockBh<PagingOut>,
 }
 
-/// What the halves of a stream ask of their queue pair.
-pub(crate) trait StreamOwner: Deref<Target = QpShared> + Sized {
-    /// Rearms the running transmit task, or else queues its work item.
-    ///
-    /// Context: any.
-    fn kick(self: &Arc<Self>);
-
-    /// Queues the work item that fetches memory for the receiver. Context: any.
-    fn enqueue_paging_in(self: &Arc<Self>);
-
-    /// Queues the work item that fetches memory for the transmit task. Context: any.
-    fn enqueue_paging_out(self: &Arc<Self>);
-
-    /// Runs the transmit task after a delay.
-    ///
-    /// Context: process.
-    fn arm_tx_timer(self: &Arc<Self>, after: Delta);
-
-    /// Schedules an idle check by the transmit task.
-    ///
-    /// Context: any but hard interrupt; the running transmit task, with a stream that may send.
-    fn schedule_idle_check(self: &Arc<Self>);
-
-    /// Starts the time limit of what is posted for a peer that has closed its half.
-    ///
-    /// Context: the running transmit task.
-    fn time_out_closed_peer(self: &Arc<Self>);
-
-    /// Makes the transition of an event, and carries out what comes with it and what it asks of the
-    /// connection. The caller carries out the rest ([`StreamOwner::carry_out`]).
-    ///
-    /// Context: any.
-    fn apply(self: &Arc<Self>, event: Event) -> Set<After>;
-
-    /// Does the same for a fault, which ends the stream with this Terminate. Only the first of
-    /// several is sent (RDMAP-144).
-    ///
-    /// Context: any.
-    fn terminate(self: &Arc<Self>, notice: Notice, terminate: Terminate) -> Set<After>;
-
-    /// Carries out what comes after a transition.
-    ///
-    /// Context: any, no lock of the driver held but mutexes.
-    fn carry_out(self: &Arc<Self>, after: Set<After>, runner: Runner<'_, '_>);
-
+// The ends of a stream. The caller carries out what is returned. Context: any.
+impl QpShared {
     /// Terminates the stream for a fault in what the peer sent or asked for, and raises the event
     /// of its class, unless the stream has ended already.
-    ///
-    /// Context: any.
     #[cold]
-    fn fault(self: &Arc<Self>, fault: Fault, quoted: Option<&Quoted>) -> Set<After> {
+    pub(super) fn fault(&self, fault: Fault, quoted: Option<&Quoted>) -> Set<After> {
         self.trace_fault(terminate_number(fault.code()), fault.text());
         self.note_end(StreamEnd::Fault(fault), quoted);
         self.terminate(Notice::of(fault), Terminate::for_fault(fault, quoted))
     }
 
     /// Completes a request that cannot be carried out with an error, and terminates the stream.
-    ///
-    /// Context: any.
     #[cold]
-    fn refuse(self: &Arc<Self>, slot: Slot, status: WcStatus) -> Set<After> {
+    pub(super) fn refuse(&self, slot: Slot, status: WcStatus) -> Set<After> {
         self.trace_fault(terminate_number(Fault::Local.code()), request_text(status));
         self.note_end(StreamEnd::Request(status), None);
         self.sq.finish(slot, status, self.origin());
@@ -305,9 +253,7 @@ pub(crate) trait StreamOwner: Deref<Target = QpShared> + Sized {
     }
 
     /// Handles the peer's Terminate (RDMAP-97, -133).
-    ///
-    /// Context: any.
-    fn terminated_by_peer(self: &Arc<Self>, terminate: &Terminate) -> Set<After> {
+    pub(super) fn terminated_by_peer(&self, terminate: &Terminate) -> Set<After> {
         self.device.stats.terminates_received.inc();
         self.trace_terminate(TerminateSender::Peer, terminate_number(terminate.code));
         self.set_peer_terminate(terminate.code);
@@ -317,18 +263,6 @@ pub(crate) trait StreamOwner: Deref<Target = QpShared> + Sized {
         );
         self.apply(Event::PeerTerminate(FirstFailure::of(terminate)))
     }
-}
-
-/// Who carries out what comes after a transition. It decides how the transmit task runs.
-pub(crate) enum Runner<'a, 'b> {
-    /// Any context: the task runs in a work item, or goes on where it runs.
-    Any,
-    /// A step of a connection, which does not wait for what a process holds.
-    Step,
-    /// A verb. Context: process, no lock held.
-    Verb,
-    /// A callback of the stream's socket.
-    Callback(&'a mut Inbound<'b>),
 }
 
 // Context: any, unless a function says otherwise.

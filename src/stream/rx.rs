@@ -79,10 +79,7 @@ use super::{
         Connection,
         StreamParams, //
     },
-    owner::{
-        Runner,
-        StreamOwner, //
-    }, //
+    owner::QpShared, //
 };
 
 /// Maximum number of octets that one round processes.
@@ -171,8 +168,8 @@ impl Written {
 
 /// One round of the receiver: its inputs, what it has received, and what has to happen once the
 /// receive lock is released.
-pub(crate) struct RxRound<'a, 'b, Q> {
-    qp: &'a Arc<Q>,
+pub(crate) struct RxRound<'a, 'b> {
+    qp: &'a QpShared,
     pub(crate) inbound: &'a mut Inbound<'b>,
     off: BhOff<'a>,
     after: Set<After>,
@@ -198,7 +195,7 @@ impl RxCount {
 impl RxStream {
     /// Counts an FPDU that is processed completely.
     #[inline(always)]
-    fn accepted(&mut self, round: &mut RxRound<'_, '_, impl StreamOwner>) {
+    fn accepted(&mut self, round: &mut RxRound<'_, '_>) {
         round.fpdus.accepted += 1;
         if self.untouched {
             self.untouched = false;
@@ -256,9 +253,9 @@ impl RxStream {
     }
 }
 
-impl<'a, 'b, Q: StreamOwner> RxRound<'a, 'b, Q> {
+impl<'a, 'b> RxRound<'a, 'b> {
     #[inline(always)]
-    pub(crate) fn new(qp: &'a Arc<Q>, inbound: &'a mut Inbound<'b>, off: BhOff<'a>) -> Self {
+    pub(crate) fn new(qp: &'a QpShared, inbound: &'a mut Inbound<'b>, off: BhOff<'a>) -> Self {
         Self {
             qp,
             inbound,
@@ -279,17 +276,16 @@ impl<'a, 'b, Q: StreamOwner> RxRound<'a, 'b, Q> {
         stats.rx_bytes.add(octets as u64);
     }
 
-    /// Carries out what comes after the round. The receive lock is released already.
+    /// Ends the round. The caller carries out what is returned, once the receive lock is released.
     #[inline(always)]
-    pub(crate) fn end(self) {
-        self.qp
-            .carry_out(self.after, Runner::Callback(self.inbound));
+    pub(crate) fn end(self) -> Set<After> {
+        self.after
     }
 }
 
 impl RxStream {
     /// Processes complete FPDUs until the budget is used up.
-    pub(crate) fn receive(&mut self, round: &mut RxRound<'_, '_, impl StreamOwner>) {
+    pub(crate) fn receive(&mut self, round: &mut RxRound<'_, '_>) {
         let available = round.inbound.available();
         let mut pos = 0;
         // Stops where no length field is available: the usual end.
@@ -318,11 +314,7 @@ impl RxStream {
 
     /// Processes the FPDU at `pos`; returns its length, or [`None`] if it is incomplete or has to
     /// wait.
-    fn receive_one(
-        &mut self,
-        round: &mut RxRound<'_, '_, impl StreamOwner>,
-        pos: usize,
-    ) -> Option<usize> {
+    fn receive_one(&mut self, round: &mut RxRound<'_, '_>, pos: usize) -> Option<usize> {
         let mut front = [0; FRONT_MAX];
         let fpdu = Fpdu::at(round.inbound, pos, &mut front)?;
         let header = front.get(mpa::LENGTH_LEN..)?;
@@ -331,7 +323,7 @@ impl RxStream {
             Ok(()) => self.accepted(round),
             Err(Stop::Fault(fault)) => self.stop(round, fault, &fpdu, header),
             Err(Stop::Absent) => {
-                self.wait_for_memory(round.qp);
+                self.wait_for_memory(round);
                 return None;
             }
         }
@@ -340,13 +332,7 @@ impl RxStream {
 
     /// Terminates the stream for a fault in the FPDU with this header.
     #[cold]
-    fn stop(
-        &mut self,
-        round: &mut RxRound<'_, '_, impl StreamOwner>,
-        fault: Fault,
-        fpdu: &Fpdu,
-        header: &[u8],
-    ) {
+    fn stop(&mut self, round: &mut RxRound<'_, '_>, fault: Fault, fpdu: &Fpdu, header: &[u8]) {
         round.after.insert(After::NotifyCompletions);
         self.flow = Flow::Stopped;
         round.qp.device.stats.rx_faults.inc();
@@ -360,7 +346,7 @@ impl RxStream {
     #[inline]
     fn accept(
         &mut self,
-        round: &mut RxRound<'_, '_, impl StreamOwner>,
+        round: &mut RxRound<'_, '_>,
         fpdu: &Fpdu,
         header: &[u8],
     ) -> Result<(), Stop> {
@@ -382,7 +368,7 @@ impl RxStream {
     #[inline(never)]
     fn accept_other(
         &mut self,
-        round: &mut RxRound<'_, '_, impl StreamOwner>,
+        round: &mut RxRound<'_, '_>,
         fpdu: &Fpdu,
         header: &[u8],
         segment: &Segment,
@@ -441,7 +427,7 @@ impl RxStream {
     #[inline(always)]
     fn place_write(
         &mut self,
-        round: &mut RxRound<'_, '_, impl StreamOwner>,
+        round: &mut RxRound<'_, '_>,
         fpdu: &Fpdu,
         segment: &TaggedSegment,
     ) -> Result<(), Stop> {
@@ -467,7 +453,7 @@ impl RxStream {
     }
 }
 
-impl<'b, Q: StreamOwner> RxRound<'_, 'b, Q> {
+impl<'b> RxRound<'_, 'b> {
     /// Checks the target of a Write segment, and calls `place(inside, offset, inbound)` while the
     /// region is accessible.
     #[inline(always)]

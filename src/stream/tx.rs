@@ -17,10 +17,14 @@
 //!   TCP does not accept stays in the batch, and `write_space` kicks the transmit task.
 //!
 //! Context: process; or softirq, to send what a kernel consumer has posted, or to answer what has
-//! just been received ([`Runner::Callback`]).
+//! just been received.
 //! RFC 5040, sections 5 and 7; RFC 5041, section 5; RFC 5044, section 4.
 
 use iwarp::{
+    actions::{
+        After,
+        Set, //
+    },
     ddp::Msn,
     lifecycle::{
         Event,
@@ -97,11 +101,7 @@ use super::{
         StreamParams, //
     },
     ending::terminate_number,
-    owner::{
-        QpShared,
-        Runner,
-        StreamOwner, //
-    },
+    owner::QpShared,
     trace::TerminateSender, //
 };
 
@@ -109,7 +109,7 @@ use super::{
 const BATCH_LEN: usize = 64 * 1024;
 
 /// How long the transmit task waits after a sleeping allocation failed.
-const STARVED_PERIOD: Delta = Delta::from_millis(1);
+pub(crate) const STARVED_PERIOD: Delta = Delta::from_millis(1);
 
 /// State of the transmit task. Only the running task uses it.
 #[derive(Default)]
@@ -150,6 +150,8 @@ pub(crate) struct TxStream {
     turn: Turn,
     /// The FIN was asked for, so nothing may follow.
     closed: bool,
+    /// What has to happen after the round.
+    after: Set<After>,
     context: TxContext,
 }
 
@@ -293,6 +295,7 @@ impl TxStream {
             idle_checked_at: None,
             turn: Turn::Responses,
             closed: false,
+            after: Set::NONE,
             context: TxContext {
                 extensions,
                 writes,
@@ -319,12 +322,14 @@ impl TxStream {
         mpa::mulpdu(self.conn.socket().emss(), markers)
     }
 
-    /// Fills and sends batches until the queues are empty or the budget is used up.
-    pub(crate) fn send_round(
-        &mut self,
-        qp: &Arc<impl StreamOwner>,
-        sender: &mut TcpSender<'_, '_>,
-    ) -> Next {
+    /// Returns what has to happen after the round.
+    pub(crate) fn take_after(&mut self) -> Set<After> {
+        core::mem::take(&mut self.after)
+    }
+
+    /// Fills and sends batches until the queues are empty or the budget is used up. The caller
+    /// carries out [`TxStream::take_after`].
+    pub(crate) fn send_round(&mut self, qp: &QpShared, sender: &mut TcpSender<'_, '_>) -> Next {
         if self.closed {
             // The peer's requests are not answered any more; what else it sends is still taken
             // (DDP-62).
@@ -336,7 +341,7 @@ impl TxStream {
                 if !sender.may_sleep() {
                     return Next::Yield;
                 }
-                qp.arm_tx_timer(STARVED_PERIOD);
+                self.after.insert(After::TransmitLater);
                 return Next::Done;
             }
             let full = qp.sq.is_full();
@@ -369,8 +374,7 @@ impl TxStream {
                     Err(e) if e == EBUSY => return Next::Yield,
                     // The connection is gone; its callbacks report that.
                     Err(_) => {
-                        let after = qp.apply(Event::SendFailed);
-                        qp.carry_out(after, Runner::Any);
+                        self.after.add(qp.apply(Event::SendFailed));
                         return qp.next_after_sending();
                     }
                 }
@@ -398,8 +402,7 @@ impl TxStream {
                 }
                 if closes && self.current.is_none() && !qp.inbound_reads.owes() {
                     self.closed = true;
-                    let after = qp.apply(Event::Drained);
-                    qp.carry_out(after, Runner::Any);
+                    self.after.add(qp.apply(Event::Drained));
                 }
                 return Next::Done;
             }
@@ -408,7 +411,7 @@ impl TxStream {
     }
 
     /// Frees spare memory if the stream is idle; else schedules another check.
-    fn check_idle(&mut self, qp: &Arc<impl StreamOwner>) {
+    fn check_idle(&mut self, qp: &QpShared) {
         match self.idle_checked_at {
             Some(_) if !qp.is_idle_check_due() => return,
             Some(before) if before == self.appended => {
@@ -419,7 +422,7 @@ impl TxStream {
             Some(_) | None => {}
         }
         self.idle_checked_at = Some(self.appended);
-        qp.schedule_idle_check();
+        self.after.insert(After::CheckIdle);
     }
 
     /// Accounts for `octets` that TCP has accepted, and completes the requests that end in them.
@@ -439,11 +442,7 @@ impl TxStream {
 
     /// Fills the batch; the error says why it is shorter than [`BATCH_LEN`].
     #[inline]
-    fn fill(
-        &mut self,
-        qp: &Arc<impl StreamOwner>,
-        sender: &TcpSender<'_, '_>,
-    ) -> Result<(), Pause> {
+    fn fill(&mut self, qp: &QpShared, sender: &TcpSender<'_, '_>) -> Result<(), Pause> {
         let grow = sender.grow();
         // The MULPDU follows the EMSS, from batch to batch.
         let emss = self.conn.socket().emss();
@@ -482,24 +481,22 @@ impl TxStream {
 
     /// Handles a failure to pack the next FPDU of the current message.
     #[cold]
-    fn cannot_cut(&mut self, qp: &Arc<impl StreamOwner>, failed: Failed) -> Pause {
+    fn cannot_cut(&mut self, qp: &QpShared, failed: Failed) -> Pause {
         match failed {
             Failed::Local(slot, status) => {
                 self.current = None;
                 // RDMAP-140: sends a Terminate instead of the message.
-                let after = qp.refuse(slot, status);
-                qp.carry_out(after, Runner::Any);
+                self.after.add(qp.refuse(slot, status));
             }
             Failed::Remote(fault, read, sent) => {
                 self.current = None;
                 let quoted = read.quoted.map(|quoted| quoted.after(sent));
-                let after = qp.fault(fault, quoted.as_ref());
-                qp.carry_out(after, Runner::Any);
+                self.after.add(qp.fault(fault, quoted.as_ref()));
             }
             // The batch is sent; acknowledgements return its pages.
             Failed::Memory => return Pause::Starved,
             // The work item that fetches the memory runs the transmit task again.
-            Failed::Absent => {}
+            Failed::Absent => self.after.insert(After::FetchOut),
         }
         Pause::Drained
     }
@@ -514,13 +511,13 @@ impl TxStream {
     }
 
     #[inline(never)]
-    fn cut_last(&mut self, qp: &Arc<impl StreamOwner>) -> Result<(), Failed> {
+    fn cut_last(&mut self, qp: &QpShared) -> Result<(), Failed> {
         self.cut(qp, Grow::Sleep)
     }
 
     /// Sends the Terminate after the FPDUs in the batch.
     #[cold]
-    pub(crate) fn send_terminate(&mut self, qp: &Arc<impl StreamOwner>) {
+    pub(crate) fn send_terminate(&mut self, qp: &QpShared) {
         self.current = None;
         if let Some(terminate) = qp.take_terminate() {
             let code = terminate_number(terminate.code);

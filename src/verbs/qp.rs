@@ -51,7 +51,8 @@ use crate::{
     qp::{
         phase_name,
         Qp,
-        QpParts, //
+        QpParts,
+        Runner, //
     },
     queue::{
         rq::RecvQueue,
@@ -63,9 +64,7 @@ use crate::{
             StreamEnd, //
         },
         owner::{
-            Receives,
-            Runner,
-            StreamOwner, //
+            Receives, //
         }, //
     },
     verbs::device::RdmaDevice,

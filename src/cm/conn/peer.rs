@@ -20,7 +20,6 @@ mod peer {
     };
     use crate::{
         device::stats::Stats,
-        stream::owner::StreamOwner,
         Riwarp, //
     };
     use iwarp::{

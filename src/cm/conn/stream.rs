@@ -681,10 +681,7 @@ mod limits {
             readq::InboundRequest,
             sq::Taken, //
         },
-        stream::{
-            owner::StreamOwner,
-            tx::paging::PagingOut, //
-        }, //
+        stream::tx::paging::PagingOut, //
     };
     use iwarp::{
         atomic::AtomicResponse,

@@ -24,23 +24,20 @@ use super::{
     RxStream,
     Stop, //
 };
-use crate::{
-    mem::{
-        mr::RegionGuard,
-        pd::PdId,
-        sge::{
-            NotCopied,
-            Slice, //
-        }, //
-    },
-    stream::owner::StreamOwner, //
+use crate::mem::{
+    mr::RegionGuard,
+    pd::PdId,
+    sge::{
+        NotCopied,
+        Slice, //
+    }, //
 };
 
 impl RxStream {
     /// Places a segment of a Read Response.
     pub(super) fn place_response(
         &mut self,
-        round: &mut RxRound<'_, '_, impl StreamOwner>,
+        round: &mut RxRound<'_, '_>,
         fpdu: &Fpdu,
         segment: &TaggedSegment,
     ) -> Result<(), Stop> {
@@ -61,7 +58,7 @@ impl RxStream {
     /// Places the original value of an Atomic Response.
     pub(super) fn take_atomic_response(
         &mut self,
-        round: &mut RxRound<'_, '_, impl StreamOwner>,
+        round: &mut RxRound<'_, '_>,
         response: Queued<AtomicResponse>,
     ) -> Result<(), Stop> {
         let (original, sink) = round.qp.sq.atomic_response(response)?;
@@ -96,7 +93,7 @@ impl PayloadPiece {
     }
 }
 
-impl<Q: StreamOwner> RxRound<'_, '_, Q> {
+impl RxRound<'_, '_> {
     /// Copies octets from TCP into an element of a scatter/gather list, if the domain allows it.
     #[inline(always)]
     pub(super) fn place(

@@ -28,10 +28,7 @@ use iwarp::{
         TaggedSegment, //
     }, //
 };
-use kernel::{
-    prelude::*,
-    sync::Arc, //
-};
+use kernel::prelude::*;
 use kernel_ext::{
     mm::mem_map::Memory,
     rdma::wr::WcStatus, //
@@ -61,7 +58,6 @@ use crate::{
         Fetched,
         Wanted, //
     },
-    stream::owner::StreamOwner, //
 };
 
 /// The deferred FPDU, the first in TCP's queue, and what was done for it.
@@ -123,7 +119,7 @@ impl RxStream {
     #[cold]
     pub(super) fn put_off_answer(
         &mut self,
-        round: &RxRound<'_, '_, impl StreamOwner>,
+        round: &RxRound<'_, '_>,
         why: NotCopied,
         step: DeferredCopy,
     ) -> Stop {
@@ -142,15 +138,15 @@ impl RxStream {
 impl RxStream {
     /// Suspends the receiver until the memory of the first FPDU in TCP's queue is fetched.
     #[cold]
-    pub(super) fn wait_for_memory(&mut self, qp: &Arc<impl StreamOwner>) {
+    pub(super) fn wait_for_memory(&mut self, round: &mut RxRound<'_, '_>) {
         self.flow = Flow::Waiting;
-        qp.enqueue_paging_in();
+        round.after.insert(After::FetchIn);
     }
 
     /// Finishes the deferred FPDU and consumes it; returns the range it still needs, if any.
     pub(crate) fn go_on(
         &mut self,
-        round: &mut RxRound<'_, '_, impl StreamOwner>,
+        round: &mut RxRound<'_, '_>,
         fetched: Option<&Fetched>,
     ) -> Option<Wanted> {
         let mut front = [0; FRONT_MAX];
@@ -188,7 +184,7 @@ impl RxStream {
 
     fn finish(
         &mut self,
-        round: &mut RxRound<'_, '_, impl StreamOwner>,
+        round: &mut RxRound<'_, '_>,
         fpdu: &Fpdu,
         deferred: &mut Deferred,
         fetched: Option<&Fetched>,
@@ -240,7 +236,7 @@ impl RxStream {
 
     fn finish_write(
         &mut self,
-        round: &mut RxRound<'_, '_, impl StreamOwner>,
+        round: &mut RxRound<'_, '_>,
         fpdu: &Fpdu,
         segment: &TaggedSegment,
         fetched: Option<&Fetched>,
@@ -269,7 +265,7 @@ impl RxStream {
     }
 }
 
-impl<Q: StreamOwner> RxRound<'_, '_, Q> {
+impl RxRound<'_, '_> {
     /// Places octets in a part of a scatter/gather list.
     fn place_piece(
         &mut self,

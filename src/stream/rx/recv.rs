@@ -51,8 +51,7 @@ use crate::{
     queue::cq::Posted,
     stream::owner::{
         QpShared,
-        Receives,
-        StreamOwner, //
+        Receives, //
     }, //
 };
 
@@ -106,7 +105,7 @@ impl RxStream {
     /// Places a segment of a Send.
     pub(super) fn place_send(
         &mut self,
-        round: &mut RxRound<'_, '_, impl StreamOwner>,
+        round: &mut RxRound<'_, '_>,
         fpdu: &Fpdu,
         segment: &SendSegment,
     ) -> Result<(), Stop> {

@@ -38,10 +38,7 @@ use super::{
     RxStream,
     Written, //
 };
-use crate::{
-    mem::sge::RegionCache,
-    stream::owner::StreamOwner, //
-};
+use crate::mem::sge::RegionCache;
 
 /// How many octets are received under one access to a region at most: whoever revokes it waits
 /// that long.
@@ -54,11 +51,7 @@ impl RxStream {
     /// Processes FPDUs of the message that is under way, from `pos` on; returns their length. Stops
     /// before one that it leaves to the general path.
     #[inline]
-    pub(super) fn receive_rest(
-        &mut self,
-        round: &mut RxRound<'_, '_, impl StreamOwner>,
-        pos: usize,
-    ) -> usize {
+    pub(super) fn receive_rest(&mut self, round: &mut RxRound<'_, '_>, pos: usize) -> usize {
         let Self {
             receiver,
             crc,
@@ -96,11 +89,11 @@ impl Fpdus<'_> {
     /// faulty, of which `part` says that it is no part of this message, or that `place` cannot
     /// place: nothing of that one is remembered.
     #[inline(always)]
-    fn each<Q: StreamOwner, S>(
+    fn each<S>(
         &mut self,
-        round: &mut RxRound<'_, '_, Q>,
+        round: &mut RxRound<'_, '_>,
         part: impl Fn(&Segment) -> Option<S>,
-        mut place: impl FnMut(&mut RxRound<'_, '_, Q>, &Fpdu, &S) -> Option<()>,
+        mut place: impl FnMut(&mut RxRound<'_, '_>, &Fpdu, &S) -> Option<()>,
     ) {
         let mut front = [0; FRONT_MAX];
         let end = self.pos + REST_MAX;
@@ -131,12 +124,7 @@ impl Fpdus<'_> {
     }
 
     /// Of an RDMA Write. It may end here.
-    fn write<Q: StreamOwner>(
-        &mut self,
-        round: &mut RxRound<'_, '_, Q>,
-        cache: &RegionCache,
-        written: &mut Written,
-    ) {
+    fn write(&mut self, round: &mut RxRound<'_, '_>, cache: &RegionCache, written: &mut Written) {
         let Some(region) = cache.last() else {
             return;
         };
@@ -164,7 +152,7 @@ impl Fpdus<'_> {
     }
 
     /// Of a Send, without its last FPDU, into a buffer of one element.
-    fn send<Q: StreamOwner>(&mut self, round: &mut RxRound<'_, '_, Q>, incoming: &mut Incoming) {
+    fn send(&mut self, round: &mut RxRound<'_, '_>, incoming: &mut Incoming) {
         let Some((sink, len, progress)) = incoming.under_way() else {
             return;
         };
@@ -189,7 +177,7 @@ impl Fpdus<'_> {
     }
 
     /// Of a Read Response, without its last FPDU.
-    fn response<Q: StreamOwner>(&mut self, round: &mut RxRound<'_, '_, Q>) {
+    fn response(&mut self, round: &mut RxRound<'_, '_>) {
         let sq = &round.qp.sq;
         let Some((mut read, Some(sink))) = sq.oldest_read_state() else {
             return;

@@ -33,10 +33,7 @@ use iwarp::{
 };
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::Relaxed,
-        Arc, //
-    }, //
+    sync::atomic::Relaxed, //
 };
 use kernel_ext::{
     crc32c,
@@ -61,7 +58,7 @@ use crate::{
         readq::InboundRead,
         sq::Slot, //
     },
-    stream::owner::StreamOwner, //
+    stream::owner::QpShared, //
 };
 
 use super::{
@@ -94,7 +91,7 @@ pub(super) enum Failed {
 impl TxStream {
     /// Segments and packs the next FPDU of the current message.
     #[inline]
-    pub(super) fn cut(&mut self, qp: &Arc<impl StreamOwner>, grow: Grow) -> Result<(), Failed> {
+    pub(super) fn cut(&mut self, qp: &QpShared, grow: Grow) -> Result<(), Failed> {
         let Self {
             current: Some(current),
             plan,
@@ -183,7 +180,7 @@ impl TxStream {
     /// region that they come from. Leaves to [`TxStream::cut`] the last FPDU of the message, what
     /// comes from several regions, and what cannot be packed.
     #[inline(never)]
-    pub(super) fn cut_more(&mut self, qp: &Arc<impl StreamOwner>, grow: Grow) {
+    pub(super) fn cut_more(&mut self, qp: &QpShared, grow: Grow) {
         let Self {
             current: Some(Outgoing {
                 segmenter, source, ..
@@ -286,8 +283,8 @@ impl MiddleFpdus<'_> {
 }
 
 /// Packs one FPDU into a batch.
-struct Packer<'a, Q> {
-    qp: &'a Arc<Q>,
+struct Packer<'a> {
+    qp: &'a QpShared,
     plan: &'a Plan,
     source: &'a Source,
     slices: &'a Slices,
@@ -296,7 +293,7 @@ struct Packer<'a, Q> {
     markers: &'a Option<MarkerClock>,
 }
 
-impl<Q: StreamOwner> Packer<'_, Q> {
+impl Packer<'_> {
     /// Packs an FPDU whose payload was absent: uses the fetched copy, or requests the fetch. The
     /// caller has just tried without the copy, which checked that the peer may read the source
     /// (RDMAP-165), under the key used for the fetch. The binding in `place` was looked up after

@@ -20,6 +20,10 @@
 //! Context: requesting: the running transmit task. Fetching: process.
 
 use iwarp::{
+    actions::{
+        After,
+        Set, //
+    },
     atomic::{
         AtomicResponse,
         TARGET_LEN, //
@@ -61,10 +65,7 @@ use crate::{
     },
     stream::{
         connection::Connection,
-        owner::{
-            QpShared,
-            StreamOwner, //
-        }, //
+        owner::QpShared, //
     }, //
 };
 
@@ -146,10 +147,10 @@ pub(super) enum Lookup {
     NoMemory,
 }
 
-/// Looks up a fetched payload. If it is missing, has the work item fetch it from `origin()`,
-/// unless the work item is busy.
+/// Looks up a fetched payload. If it is missing, the work item is to fetch it from `origin()`,
+/// unless it is busy; the caller queues it ([`After::FetchOut`]).
 pub(super) fn found_or_wanted(
-    qp: &Arc<impl StreamOwner>,
+    qp: &QpShared,
     place: PayloadKey,
     origin: impl FnOnce() -> PayloadSource,
 ) -> Lookup {
@@ -170,33 +171,33 @@ pub(super) fn found_or_wanted(
                 return Lookup::NoMemory;
             };
             *state = PagingOut::Wanted(Need::Payload(place, origin));
-            qp.enqueue_paging_out();
         }
     }
     Lookup::Wanted
 }
 
-/// Has the work item carry out an atomic operation, now or later.
-pub(super) fn want_atomic(qp: &Arc<impl StreamOwner>, atomic: InboundAtomic) {
+/// Has the work item carry out an atomic operation, now or later. The caller carries out what is
+/// returned.
+pub(super) fn want_atomic(qp: &QpShared, atomic: InboundAtomic) -> Set<After> {
     let epoch = qp.inbound_reads.epoch();
     let _drop_outside_lock;
     let mut state = qp.paging_out.lock();
     if let PagingOut::Idle | PagingOut::Found(_) = &*state {
         let wanted = PagingOut::Wanted(Need::Atomic(atomic, epoch));
         _drop_outside_lock = core::mem::replace(&mut *state, wanted);
-        qp.enqueue_paging_out();
-        return;
+        return Set::NONE.with(After::FetchOut);
     }
     drop(state);
     // The work item is busy, and runs the transmit task again afterwards.
     qp.inbound_reads
         .put_back(epoch, InboundRequest::Atomic(atomic));
+    Set::NONE
 }
 
 /// Fetches what the transmit task waits for; returns whether the transmit task can go on.
 ///
 /// Context: process; takes as long as page faults do.
-pub(crate) fn page_out(qp: &Arc<impl StreamOwner>) -> bool {
+pub(crate) fn page_out(qp: &QpShared) -> bool {
     let need = {
         let mut state = qp.paging_out.lock();
         match core::mem::replace(&mut *state, PagingOut::Busy) {

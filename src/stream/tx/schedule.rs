@@ -9,6 +9,7 @@
 //! Context: the running transmit task.
 
 use iwarp::{
+    actions::After,
     atomic::{
         AtomicOperation,
         AtomicRequest,
@@ -75,9 +76,7 @@ use crate::{
     },
     stream::owner::{
         QpShared,
-        ReadWait,
-        Runner,
-        StreamOwner, //
+        ReadWait, //
     }, //
 };
 
@@ -120,7 +119,7 @@ enum Operated {
 
 impl TxStream {
     /// Makes the next message the current one; the error says why none can be sent now.
-    pub(super) fn next_message(&mut self, qp: &Arc<impl StreamOwner>) -> Result<(), Pause> {
+    pub(super) fn next_message(&mut self, qp: &QpShared) -> Result<(), Pause> {
         if let Some(rtr) = self.rtr.take() {
             self.current = Some(self.context.rtr(qp, rtr));
             return Ok(());
@@ -152,7 +151,7 @@ impl TxStream {
     }
 
     #[inline]
-    fn next_response(&mut self, qp: &Arc<impl StreamOwner>) -> Result<(), Pause> {
+    fn next_response(&mut self, qp: &QpShared) -> Result<(), Pause> {
         if qp.inbound_reads.has_waiting() {
             self.take_response(qp)
         } else {
@@ -161,7 +160,7 @@ impl TxStream {
     }
 
     #[inline(never)]
-    fn take_response(&mut self, qp: &Arc<impl StreamOwner>) -> Result<(), Pause> {
+    fn take_response(&mut self, qp: &QpShared) -> Result<(), Pause> {
         let outgoing = match qp.inbound_reads.take() {
             None => return Err(Pause::Drained),
             Some(InboundRequest::Read(read)) => {
@@ -178,13 +177,12 @@ impl TxStream {
             }
             Some(InboundRequest::Answer(answer)) => self.context.atomic_response(answer),
             Some(InboundRequest::Failed(fault, quoted)) => {
-                let after = qp.fault(fault, quoted.as_ref());
-                qp.carry_out(after, Runner::Any);
+                self.after.add(qp.fault(fault, quoted.as_ref()));
                 return Err(Pause::Drained);
             }
             Some(InboundRequest::Atomic(atomic)) => match qp.operate(&atomic) {
                 Ok(Operated::Absent) => {
-                    want_atomic(qp, atomic);
+                    self.after.add(want_atomic(qp, atomic));
                     return Err(Pause::Drained);
                 }
                 Ok(Operated::Contended) => {
@@ -198,8 +196,7 @@ impl TxStream {
                     original,
                 }),
                 Err(fault) => {
-                    let after = qp.fault(fault, atomic.quoted.as_ref());
-                    qp.carry_out(after, Runner::Any);
+                    self.after.add(qp.fault(fault, atomic.quoted.as_ref()));
                     return Err(Pause::Drained);
                 }
             },
@@ -210,10 +207,10 @@ impl TxStream {
 
     /// Dequeues requests until one becomes a message. Returns [`Pause::Yield`] after many that need
     /// none.
-    fn next_request(&mut self, qp: &Arc<impl StreamOwner>) -> Result<(), Pause> {
+    fn next_request(&mut self, qp: &QpShared) -> Result<(), Pause> {
         if qp.lifecycle().is_peer_closed() {
             if qp.sq.has_posted() {
-                qp.time_out_closed_peer();
+                self.after.insert(After::LimitClosedPeer);
             }
             return Err(Pause::Drained);
         }
@@ -229,7 +226,7 @@ impl TxStream {
 
     /// Dequeues a request and starts it.
     #[inline(never)]
-    fn try_request(&mut self, qp: &Arc<impl StreamOwner>) -> Result<RequestOutcome, Pause> {
+    fn try_request(&mut self, qp: &QpShared) -> Result<RequestOutcome, Pause> {
         let taken = match self.held.take() {
             Some(slot) => Taken::Wr(slot),
             None => qp.sq.take(&mut self.wr),
@@ -254,8 +251,7 @@ impl TxStream {
             Taken::Full => return Ok(RequestOutcome::Done),
         };
         if let Err(status) = begun {
-            let after = qp.refuse(slot, status);
-            qp.carry_out(after, Runner::Any);
+            self.after.add(qp.refuse(slot, status));
             return Err(Pause::Drained);
         }
         Ok(match self.current {

@@ -22,7 +22,8 @@ mod rest {
                 LEN, //
             },
             payload::Sge, //
-        }, //
+        },
+        qp::Runner, //
     };
     use iwarp::stag::Stag;
     use kernel::{
@@ -278,12 +279,13 @@ mod rest {
             })?;
             let counts = socket.with_inbound(|inbound| {
                 BhOff::run(|off| {
-                    let mut round = RxRound::new(&rig.qp, inbound, off);
+                    let mut round = RxRound::new(&rig.qp, &mut *inbound, off);
                     if let Some(stream) = &mut off.lock(&rig.qp.rx).stream {
                         stream.receive(&mut round);
                     }
                     let RxCount { accepted, answers } = round.fpdus;
-                    round.end();
+                    let after = round.end();
+                    rig.qp.carry_out(after, Runner::Callback(inbound));
                     Counts {
                         fpdus: accepted,
                         answers,
