@@ -67,7 +67,7 @@ impl From<Error> for NotCopied {
     fn from(error: Error) -> Self {
         match error {
             EAGAIN => Self::Absent(0),
-            // Memory is short; the request itself was right.
+            // Memory stays short; the request itself was right.
             ENOMEM => Self::Refused(WcStatus::LocalQpOperation),
             _ => Self::Refused(WcStatus::LocalProtection),
         }

@@ -11,6 +11,10 @@ use kernel::{
     sync::{
         Arc,
         ArcBorrow, //
+    },
+    time::{
+        delay::fsleep,
+        Delta, //
     }, //
 };
 use kernel_ext::{
@@ -82,11 +86,13 @@ impl Wanted {
     /// # Errors
     ///
     /// * `EFAULT` if the range cannot be fetched, or the region has ended or is bound anew.
-    /// * `ENOMEM`.
+    /// * `ENOMEM` if memory stays short.
     pub(crate) fn fetch(&self) -> Result<Memory> {
-        let (paged, at) = self.paged().ok_or(EFAULT)?;
         let write = self.usage == LocalUse::Sink;
-        Ok(Memory::Pages(paged.fetch(at, self.len, write)?))
+        with_retries(|| {
+            let (paged, at) = self.paged().ok_or(EFAULT)?;
+            Ok(Memory::Pages(paged.fetch(at, self.len, write)?))
+        })
     }
 
     /// Returns the paged memory and the offset in it.
@@ -122,6 +128,29 @@ impl Fetched {
             .then(|| self.memory.as_ref().map_err(|error| *error))
     }
 }
+
+/// Calls `f`, and again as long as memory is short: ten times within half a second.
+///
+/// All that a fetch allocates is allocated in here. So a shortage that passes ends no stream, and
+/// one that stays ends it, whichever allocation it meets.
+///
+/// Context: process.
+///
+/// # Errors
+///
+/// `ENOMEM` if memory is still short at last; the other errors of `f` at once.
+pub(crate) fn with_retries<T>(mut f: impl FnMut() -> Result<T>) -> Result<T> {
+    for retry in 0..RETRIES {
+        match f() {
+            Err(ENOMEM) => fsleep(Delta::from_millis(1 << retry)),
+            result => return result,
+        }
+    }
+    f()
+}
+
+/// How often [`with_retries`] tries again, after 1, 2, 4 ... ms.
+const RETRIES: u32 = 9;
 
 /// Returns the paged memory of a region and the offset in it.
 fn paged(inside: &RegionGuard<'_>, at: u64) -> Option<(Arc<Paged>, u64)> {

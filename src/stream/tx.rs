@@ -488,9 +488,8 @@ impl TxStream {
                 // RDMAP-140: sends a Terminate instead of the message.
                 self.after.add(qp.refuse(slot, status));
             }
-            Failed::Remote(fault, read, sent) => {
+            Failed::Remote(fault, quoted) => {
                 self.current = None;
-                let quoted = read.quoted.map(|quoted| quoted.after(sent));
                 self.after.add(qp.fault(fault, quoted.as_ref()));
             }
             // The batch is sent; acknowledgements return its pages.

@@ -33,6 +33,7 @@ impl PinnedPages {
     /// # Errors
     ///
     /// `ENOMEM` if memory is short, `EFAULT` otherwise.
+    #[inline(never)] // A test makes allocations fail below this function.
     pub(super) fn pin(paged: &Paged, at: u64, len: usize, write: bool) -> Result<Self> {
         let begin = paged.address(at).ok_or(EFAULT)?;
         let (first, wanted) = pages_of(begin, len).ok_or(EFAULT)?;

@@ -29,7 +29,8 @@ use iwarp::{
         check_source,
         Access,
         RegionView, //
-    }, //
+    },
+    terminate::Quoted, //
 };
 use kernel::{
     prelude::*,
@@ -80,8 +81,8 @@ use super::{
 pub(super) enum Failed {
     /// A local work request is at fault.
     Local(Slot, WcStatus),
-    /// The region that the peer reads is not accessible any more.
-    Remote(Fault, InboundRead, u32),
+    /// The region that the peer reads is not accessible any more; the quote of the request.
+    Remote(Fault, Option<Quoted>),
     /// The batch could not be enlarged.
     Memory,
     /// The payload's pages are absent.
@@ -480,22 +481,26 @@ fn pack_plain(
 #[cold]
 fn failed(current: &mut Outgoing, plan: &Plan, error: PackError) -> Failed {
     current.segmenter.undo(plan);
-    match error {
-        PackError::Memory => Failed::Memory,
-        PackError::Absent => Failed::Absent,
-        PackError::Local(status) => match current.job {
-            Job::Complete(slot) | Job::Confirm(slot) => Failed::Local(slot, status),
-            // The source of a Read, if there is no memory to fetch it into: tried again.
-            Job::AwaitResponse(_) | Job::Answer | Job::Nothing => Failed::Memory,
-        },
-        PackError::Remote(fault) => {
-            match core::mem::replace(&mut current.source, Source::Nothing) {
-                Source::Remote(read) => Failed::Remote(fault, read, plan.payload_offset()),
-                Source::Nothing | Source::Slices | Source::Inline | Source::Found(..) => {
-                    Failed::Memory
-                }
-            }
+    match (error, current.job, &current.source) {
+        (PackError::Memory, ..) => Failed::Memory,
+        (PackError::Absent, ..) => Failed::Absent,
+        (PackError::Local(status), Job::Complete(slot) | Job::Confirm(slot), _) => {
+            Failed::Local(slot, status)
         }
+        (PackError::Remote(fault), _, Source::Remote(read)) => {
+            let quoted = read
+                .quoted
+                .map(|quoted| quoted.after(plan.payload_offset()));
+            Failed::Remote(fault, quoted)
+        }
+        // Only messages that complete a request have a local source, and only the peer's Reads a
+        // remote one.
+        (PackError::Local(_), Job::AwaitResponse(_) | Job::Answer | Job::Nothing, _)
+        | (
+            PackError::Remote(_),
+            _,
+            Source::Nothing | Source::Slices | Source::Inline | Source::Found(..),
+        ) => Failed::Remote(Fault::Local, None),
     }
 }
 

@@ -55,6 +55,7 @@ use crate::{
         }, //
     },
     odp::mr::{
+        with_retries,
         Fetched,
         Wanted, //
     },
@@ -271,30 +272,38 @@ impl QpShared {
         };
     }
 
+    /// Fetches a payload. Whether the copy's buffer or a page cannot be allocated, the stream ends
+    /// the same way.
+    #[inline(never)] // A test makes allocations fail below this function.
     fn fetch(&self, place: &PayloadKey, origin: &PayloadSource) -> Result<KVVec<u8>, NotFound> {
-        let mut octets = KVVec::from_elem(0, place.len, GFP_KERNEL)
-            .map_err(|_| NotFound::Local(WcStatus::LocalQpOperation))?;
         match origin {
-            PayloadSource::Slices(slices) => slices
-                .fetch(self.pd(), place.offset, &mut octets)
-                .map_err(|why| match why {
+            PayloadSource::Slices(slices) => {
+                self.fetch_slices(place, slices).map_err(|why| match why {
                     NotCopied::Refused(status) => NotFound::Local(status),
                     NotCopied::Absent(_) => NotFound::Local(WcStatus::LocalProtection),
-                })?,
+                })
+            }
             PayloadSource::Remote(region, request) => self
-                .fetch_remote(region, &request.after(place.offset), &mut octets)
-                .map_err(NotFound::Remote)?,
+                .fetch_remote(region, &request.after(place.offset), place.len)
+                .map_err(NotFound::Remote),
         }
+    }
+
+    /// Fetches a part of a local list.
+    fn fetch_slices(&self, place: &PayloadKey, slices: &Slices) -> Result<KVVec<u8>, NotCopied> {
+        let mut octets = zeroes(place.len)?;
+        slices.fetch(self.pd(), place.offset, &mut octets)?;
         Ok(octets)
     }
 
-    /// Fetches a part of a region that the peer reads.
+    /// Fetches the first `len` octets of a region that the peer reads.
     fn fetch_remote(
         &self,
         region: &Arc<Region>,
         request: &ReadRequest,
-        octets: &mut [u8],
-    ) -> Result<(), Fault> {
+        len: usize,
+    ) -> Result<KVVec<u8>, Fault> {
+        let mut octets = zeroes(len).map_err(fault_of_fetch)?;
         let wanted = {
             let inside = region.try_access().ok_or(Fault::SourceInvalidStag)?;
             let at = check_source(
@@ -309,8 +318,9 @@ impl QpShared {
         };
         wanted
             .fetch()
-            .and_then(|memory| memory.read(0, octets))
-            .map_err(fault_of_fetch)
+            .and_then(|memory| memory.read(0, &mut octets))
+            .map_err(fault_of_fetch)?;
+        Ok(octets)
     }
 
     /// Fetches the target of an atomic operation of the peer.
@@ -352,6 +362,11 @@ impl QpShared {
         let len = TARGET_LEN as usize;
         Ok(Wanted::new(region, inside, at, len, LocalUse::Sink))
     }
+}
+
+/// Allocates a buffer of `len` octets.
+fn zeroes(len: usize) -> Result<KVVec<u8>> {
+    with_retries(|| Ok(KVVec::from_elem(0, len, GFP_KERNEL)?))
 }
 
 /// Returns what the peer is told about memory that cannot be fetched.

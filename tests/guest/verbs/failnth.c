@@ -24,6 +24,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <linux/netlink.h>
 #include <net/if.h>
 #include <rdma/rdma_netlink.h>
@@ -1346,15 +1347,56 @@ OPERATION(read_long, OWN | ANY, NULL, transfer_prepare, read_run, transfer_undo)
 OPERATION(atomic, OWN | ANY, NULL, transfer_prepare, atomic_run, transfer_undo)
 OPERATION(bind_mw, OWN | ANY, NULL, transfer_prepare, bind_run, transfer_undo)
 
-/*
- * No memory for a page is a fault of the end that has the page, not of the request. riwarp_siw's
- * library has no status for a fault of the peer.
- */
-#define NO_PAGE "LOC_QP_OP_ERR REM_OP_ERR GENERAL_ERR"
+/* A shortage that passes ends no stream. */
+OPERATION(send_on_demand, OWN | ANY, NULL, paged_prepare, send_list_run, transfer_undo)
+OPERATION(write_on_demand, OWN | ANY, NULL, paged_prepare, write_run, transfer_undo)
+OPERATION(read_on_demand, OWN | ANY, NULL, paged_prepare, read_run, transfer_undo)
 
-OPERATION(send_on_demand, OWN | ANY, NO_PAGE, paged_prepare, send_list_run, transfer_undo)
-OPERATION(write_on_demand, OWN | ANY, NO_PAGE, paged_prepare, write_run, transfer_undo)
-OPERATION(read_on_demand, OWN | ANY, NO_PAGE, paged_prepare, read_run, transfer_undo)
+/*
+ * A shortage that stays ends the stream after half a second, whichever allocation fails: all below
+ * the function of the module whose addresses are in the environment variable `below`.
+ */
+static void lasting_shortage(const char *below, const char *(*run)(void), const char *expected)
+{
+	const char *range = getenv(below), *result;
+	uint64_t start, end;
+	int64_t begin;
+
+	if (!range || sscanf(range, "%" SCNx64 " %" SCNx64, &start, &end) != 2) {
+		fail("no addresses of %s", below);
+		return;
+	}
+	if (!paged_prepare())
+		return;
+	only_below(SLAB, start, end);
+	set(SLAB, INTERVAL, 1);
+	set(SLAB, TIMES, 1000000);
+	set(SLAB, PROBABILITY, 100);
+	begin = now_ms();
+	result = run();
+	set(SLAB, PROBABILITY, 0);
+	only_below(SLAB, module_start, module_end);
+	check(result && !strcmp(result, expected), "without memory below %s: %s, not %s", below,
+	      result ? result : "done", expected);
+	check(now_ms() - begin >= 400, "only %d ms of attempts", (int)(now_ms() - begin));
+	transfer_undo();
+}
+
+/* FETCH allocates the buffer of a copy, PIN what its pages need. */
+static void lasting_shortage_ends_sends(void)
+{
+	lasting_shortage("FETCH", send_list_run, "LOC_QP_OP_ERR");
+	lasting_shortage("PIN", send_list_run, "LOC_QP_OP_ERR");
+}
+
+/* riwarp_siw's library has no status for a fault of the peer. */
+static void lasting_shortage_ends_reads(void)
+{
+	const char *expected = has_extensions() ? "REM_OP_ERR" : "GENERAL_ERR";
+
+	lasting_shortage("FETCH", read_run, expected);
+	lasting_shortage("PIN", read_run, expected);
+}
 
 /* --- what administrators do ------------------------------------------------------------------- */
 
@@ -1507,6 +1549,8 @@ int main(int argc, char **argv)
 	OPERATE(send_on_demand);
 	OPERATE(write_on_demand);
 	OPERATE(read_on_demand);
+	OPERATE(lasting_shortage_ends_sends);
+	OPERATE(lasting_shortage_ends_reads);
 	transfers_close();
 	OPERATE(add_device);
 	if (!names)
