@@ -29,6 +29,7 @@ MODULE_VERSION(RIWARP_VERSION);
 #include "helpers/rdma.c"
 #include "helpers/sync.c"
 #include "helpers/trace.c"
+#include "helpers/warn.c"
 #include "helpers/workqueue.c"
 #ifdef RIWARP_INLINE
 #pragma clang attribute pop

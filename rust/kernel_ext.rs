@@ -2,7 +2,8 @@
 
 //! Safe abstractions that the `kernel` crate does not have yet: RDMA core, TCP sockets and their
 //! callbacks, user memory, bottom-half locking, tables under RCU, work queues, counters per CPU,
-//! rate limits, checksums, trace events, files in debugfs, a parameter that is written at any time.
+//! rate limits, warnings, checksums, trace events, files in debugfs, a parameter that is written at
+//! any time.
 //!
 //! This crate is the only place of riwarp with unsafe code and with bindings. Paths mirror those of
 //! the `kernel` crate, where most modules could go by themselves. [`mm::mem_map`] could not: it
@@ -29,4 +30,5 @@ pub mod rcu_map;
 pub mod rdma;
 pub mod sync;
 pub mod trace;
+pub mod warn;
 pub mod workqueue;
