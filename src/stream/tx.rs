@@ -488,7 +488,7 @@ impl TxStream {
                 // RDMAP-140: sends a Terminate instead of the message.
                 self.after.add(qp.refuse(slot, status));
             }
-            Failed::Remote(fault, quoted) => {
+            Failed::Stream(fault, quoted) => {
                 self.current = None;
                 self.after.add(qp.fault(fault, quoted.as_ref()));
             }

@@ -43,7 +43,8 @@ use kernel_ext::{
         Mark,
         TxBatch, //
     },
-    rdma::wr::WcStatus, //
+    rdma::wr::WcStatus,
+    warn_on_once, //
 };
 
 use crate::{
@@ -81,8 +82,8 @@ use super::{
 pub(super) enum Failed {
     /// A local work request is at fault.
     Local(Slot, WcStatus),
-    /// The region that the peer reads is not accessible any more; the quote of the request.
-    Remote(Fault, Option<Quoted>),
+    /// The stream ends for this fault; the quote of the peer's request.
+    Stream(Fault, Option<Quoted>),
     /// The batch could not be enlarged.
     Memory,
     /// The payload's pages are absent.
@@ -103,8 +104,9 @@ impl TxStream {
         else {
             return Ok(());
         };
-        if !current.segmenter.next_into(context.mulpdu, plan) {
-            return Ok(());
+        // A message is dropped with its last FPDU.
+        if warn_on_once!(!current.segmenter.next_into(context.mulpdu, plan)) {
+            return Err(Failed::Stream(Fault::Local, None));
         }
         let mut fpdu_len = plan.fpdu_len();
         if let Some(clock) = &self.markers {
@@ -302,13 +304,22 @@ impl Packer<'_> {
     #[cold]
     fn pack_found(&self, batch: &mut TxBatch, place: PayloadKey) -> Result<(), PackError> {
         let offset = place.offset;
-        let lookup = found_or_wanted(self.qp, place, || match self.source {
+        let remote = match self.source {
+            Source::Slices => None,
             Source::Remote(InboundRead {
                 request,
                 source: Some(region),
                 ..
-            }) => PayloadSource::Remote(region.clone(), *request),
-            _ => PayloadSource::Slices(self.slices.clone()),
+            }) => Some((region, request)),
+            // Only regions have absent pages.
+            Source::Remote(_) | Source::Nothing | Source::Inline | Source::Found(..) => {
+                warn_on_once!(true);
+                return Err(PackError::Inconsistent);
+            }
+        };
+        let lookup = found_or_wanted(self.qp, place, || match remote {
+            Some((region, request)) => PayloadSource::Remote(region.clone(), *request),
+            None => PayloadSource::Slices(self.slices.clone()),
         });
         let octets = match lookup {
             Lookup::FetchedPayload(octets) => octets,
@@ -368,7 +379,7 @@ impl Packer<'_> {
         };
         let header = plan.header();
         writer.write(header.len(), |batch, at, len| {
-            put(batch, piece(header, at, len))
+            put_piece(batch, header, at, len)
         })?;
         let offset = plan.payload_offset();
         writer.write(usize::from(plan.payload_len()), |batch, at, len| {
@@ -378,7 +389,7 @@ impl Packer<'_> {
         writer.write(usize::from(plan.pad_len()), |batch, _, len| pad(batch, len))?;
         writer.write(mpa::CRC_LEN, |batch, at, len| {
             let trailer = trailer(batch, start, self.crc);
-            put(batch, piece(&trailer, at, len))
+            put_piece(batch, &trailer, at, len)
         })
     }
 
@@ -395,8 +406,8 @@ impl Packer<'_> {
                     NotCopied::Refused(status) => PackError::Local(status),
                 }),
             Source::Inline => {
-                let octets = self.wr.payload.inline().unwrap_or(&[]);
-                put(batch, piece(octets, offset as usize, len))
+                let octets = self.wr.payload.inline().unwrap_or_default();
+                put_piece(batch, octets, offset as usize, len)
             }
             Source::Remote(read) => self.copy_remote(read, offset, len, batch),
             Source::Found(from, octets) => {
@@ -447,12 +458,10 @@ fn copy_source(
     inside
         .memory()
         .copy_to_batch(at, len, batch)
-        .map_err(|error| {
-            if error == EAGAIN {
-                PackError::Absent
-            } else {
-                PackError::Memory
-            }
+        .map_err(|error| match error {
+            EAGAIN => PackError::Absent,
+            ENOMEM => PackError::Memory,
+            _ => PackError::Remote(Fault::Local),
         })
 }
 
@@ -491,16 +500,23 @@ fn failed(current: &mut Outgoing, plan: &Plan, error: PackError) -> Failed {
             let quoted = read
                 .quoted
                 .map(|quoted| quoted.after(plan.payload_offset()));
-            Failed::Remote(fault, quoted)
+            Failed::Stream(fault, quoted)
         }
-        // Only messages that complete a request have a local source, and only the peer's Reads a
-        // remote one.
-        (PackError::Local(_), Job::AwaitResponse(_) | Job::Answer | Job::Nothing, _)
-        | (
+        (PackError::Inconsistent, ..) => Failed::Stream(Fault::Local, None),
+        // Only messages that complete a request have a local source.
+        (PackError::Local(_), Job::AwaitResponse(_) | Job::Answer | Job::Nothing, _) => {
+            warn_on_once!(true);
+            Failed::Stream(Fault::Local, None)
+        }
+        // Only the peer's Reads have a remote source.
+        (
             PackError::Remote(_),
             _,
             Source::Nothing | Source::Slices | Source::Inline | Source::Found(..),
-        ) => Failed::Remote(Fault::Local, None),
+        ) => {
+            warn_on_once!(true);
+            Failed::Stream(Fault::Local, None)
+        }
     }
 }
 
@@ -550,11 +566,19 @@ enum PackError {
     Local(WcStatus),
     Remote(Fault),
     Memory,
+    /// A contradiction in the driver's own state, of which a warning tells.
+    Inconsistent,
 }
 
-/// Returns the `len` octets at `at`, or an empty slice if they are out of range.
-fn piece(octets: &[u8], at: usize, len: usize) -> &[u8] {
-    octets.get(at..at + len).unwrap_or(&[])
+/// Appends the `len` octets at `at` of a header, a trailer, an inline payload or a copy.
+#[inline]
+fn put_piece(batch: &mut TxBatch, octets: &[u8], at: usize, len: usize) -> Result<(), PackError> {
+    let piece = at.checked_add(len).and_then(|end| octets.get(at..end));
+    // The plan cuts within the message, and a copy covers its FPDU.
+    if warn_on_once!(piece.is_none()) {
+        return Err(PackError::Inconsistent);
+    }
+    put(batch, piece.unwrap_or_default())
 }
 
 /// Returns the CRC field for all octets put into the batch since `start`.
@@ -573,7 +597,7 @@ fn put(batch: &mut TxBatch, octets: &[u8]) -> Result<(), PackError> {
 
 #[cold]
 fn put_found(batch: &mut TxBatch, octets: &[u8], at: u32, len: usize) -> Result<(), PackError> {
-    put(batch, piece(octets, at as usize, len))
+    put_piece(batch, octets, at as usize, len)
 }
 
 #[inline]
@@ -593,8 +617,7 @@ mod tests {
         let octets: [u8; 300] = kernel_ext::random::octets();
         for from in 0..8 {
             for len in 0..=64 {
-                let piece = piece(&octets, from, len);
-                assert_eq!(piece.len(), len);
+                let piece = &octets[from..from + len];
                 let kernel = crc32c::finish(crc32c::update(crc32c::INIT, piece));
                 assert_eq!(kernel, iwarp::crc::crc32c(piece));
             }
@@ -609,11 +632,17 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_that_is_not_there_is_empty() {
+    fn pieces_are_of_the_place_and_length_asked_for() -> Result {
         let octets = [1, 2, 3, 4];
-        assert_eq!(piece(&octets, 1, 2), [2, 3]);
-        assert!(piece(&octets, 0, 5).is_empty());
-        assert!(piece(&octets, 4, 1).is_empty());
+        let mut batch = TxBatch::new();
+        let start = batch.mark();
+        for (at, len) in [(1, 2), (0, 1), (4, 0), (3, 1)] {
+            assert!(put_piece(&mut batch, &octets, at, len).is_ok());
+        }
+        assert_eq!(batch.len(), 4);
+        let expected = crc32c::update(crc32c::INIT, &[2, 3, 1, 4]);
+        assert_eq!(batch.crc32c_since(start, crc32c::INIT), expected);
+        Ok(())
     }
 
     #[test]

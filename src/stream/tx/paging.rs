@@ -39,7 +39,10 @@ use kernel::{
     prelude::*,
     sync::Arc, //
 };
-use kernel_ext::rdma::wr::WcStatus;
+use kernel_ext::{
+    rdma::wr::WcStatus,
+    warn_on_once, //
+};
 
 use crate::{
     mem::{
@@ -280,7 +283,11 @@ impl QpShared {
             PayloadSource::Slices(slices) => {
                 self.fetch_slices(place, slices).map_err(|why| match why {
                     NotCopied::Refused(status) => NotFound::Local(status),
-                    NotCopied::Absent(_) => NotFound::Local(WcStatus::LocalProtection),
+                    // Fetched pages are pinned.
+                    NotCopied::Absent(_) => {
+                        warn_on_once!(true);
+                        NotFound::Local(WcStatus::LocalProtection)
+                    }
                 })
             }
             PayloadSource::Remote(region, request) => self

@@ -47,9 +47,12 @@ use kernel::{
         Arc, //
     }, //
 };
-use kernel_ext::rdma::{
-    types::SignalPolicy,
-    wr::WcStatus, //
+use kernel_ext::{
+    rdma::{
+        types::SignalPolicy,
+        wr::WcStatus, //
+    },
+    warn_on_once, //
 };
 
 use crate::{
@@ -364,8 +367,11 @@ impl TxStream {
             ..
         } = self;
         match &wr.op {
-            // These have payload.
-            SendOp::Send(_) | SendOp::Write { .. } => Err(WcStatus::LocalQpOperation),
+            // `begin` has made messages of these.
+            SendOp::Send(_) | SendOp::Write { .. } => {
+                warn_on_once!(true);
+                Err(WcStatus::LocalQpOperation)
+            }
             SendOp::Read {
                 stag,
                 to,
