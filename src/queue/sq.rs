@@ -58,7 +58,8 @@ use kernel_ext::{
             WcStatus, //
         }, //
     },
-    trace::WrComplete, //
+    trace::WrComplete,
+    warn_on_once, //
 };
 
 use crate::{
@@ -480,6 +481,9 @@ impl SendQueue {
             .depth
             .try_take()
             .and_then(|at| inner.reads.get_mut(usize::from(at)));
+        // A posted request has waited until a Read may begin, and only its task begins any. Without
+        // an entry its Response is unsolicited and ends the stream.
+        warn_on_once!(slot.is_some() && place.is_none());
         if let Some(place) = place {
             *place = Some(OutstandingRead {
                 state,
@@ -596,7 +600,10 @@ impl SendQueue {
                         let status = first.take().unwrap_or(WcStatus::Flushed);
                         inner.set_state(self, Slot(done), WqeState::Done(status));
                     }
-                    inner.complete_one(self, origin);
+                    // It is done by now. Else this would go on for ever.
+                    if warn_on_once!(!inner.complete_one(self, origin)) {
+                        return false;
+                    }
                 }
             }
             match self.take(&mut wr) {
@@ -674,6 +681,8 @@ impl SendQueueInner {
         let index = queue.index(done);
         let (Some(state), Some(wqe)) = (self.states.get_mut(index), queue.pending.get(index))
         else {
+            // Both rings are as long as the queue, by which the index was masked.
+            warn_on_once!(true);
             return false;
         };
         let status = match *state {

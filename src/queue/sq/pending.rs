@@ -15,7 +15,10 @@ use kernel::{
         Relaxed, //
     }, //
 };
-use kernel_ext::rdma::wr::WcOpcode;
+use kernel_ext::{
+    rdma::wr::WcOpcode,
+    warn_on_once, //
+};
 
 /// The contents of one request's completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,10 +78,12 @@ impl PendingRing {
         let slot = self.0.get(index)?;
         let rest = slot.rest.load(Relaxed);
         // CAST: splits the word.
-        let opcode = ((rest & !SIGNALLED) >> OPCODE_SHIFT) as u32;
+        let opcode = WcOpcode::from_raw(((rest & !SIGNALLED) >> OPCODE_SHIFT) as u32);
+        // `put` stores none but these, and an entry is read only after it was filled.
+        warn_on_once!(opcode.is_none());
         Some(PendingWqe {
             id: slot.id.load(Relaxed),
-            opcode: WcOpcode::from_raw(opcode).unwrap_or(WcOpcode::Send),
+            opcode: opcode.unwrap_or(WcOpcode::Send),
             bytes: rest as u32,
             signalled: rest & SIGNALLED != 0,
         })
