@@ -15,7 +15,10 @@ use iwarp::{
         TaggedSegment, //
     }, //
 };
-use kernel_ext::rdma::wr::WcStatus;
+use kernel_ext::{
+    rdma::wr::WcStatus,
+    warn_on_once, //
+};
 
 use super::{
     fpdu::Fpdu,
@@ -44,7 +47,8 @@ impl RxStream {
         let (placement, sink) = round.qp.sq.read_response(segment)?;
         let payload = segment.payload;
         if payload.len != 0 {
-            let sink = sink.ok_or(Fault::LocalPlacement)?;
+            // Only a Read of no octets has none, and its Response with a payload was refused.
+            let sink = sink_of(sink)?;
             let piece = PayloadPiece::of(fpdu, payload, placement.offset);
             if let Err(why) = round.place(&sink, round.qp.pd(), &piece) {
                 let step = DeferredCopy::Response(placement, sink, payload);
@@ -62,13 +66,21 @@ impl RxStream {
         response: Queued<AtomicResponse>,
     ) -> Result<(), Stop> {
         let (original, sink) = round.qp.sq.atomic_response(response)?;
-        let sink = sink.ok_or(Fault::LocalPlacement)?;
+        // The transmit task sends no atomic operation without one.
+        let sink = sink_of(sink)?;
         if let Err(why) = sink.put(round.qp.pd(), &original.to_ne_bytes(), round.off) {
             return Err(self.put_off_answer(round, why, DeferredCopy::Original(original, sink)));
         }
         round.answered(true);
         Ok(())
     }
+}
+
+/// Returns the sink of a request that has one.
+#[inline(always)]
+fn sink_of(sink: Option<Slice>) -> Result<Slice, Fault> {
+    warn_on_once!(sink.is_none());
+    sink.ok_or(Fault::LocalPlacement)
 }
 
 /// A part of an FPDU's payload, and its destination.

@@ -31,7 +31,8 @@ use iwarp::{
 use kernel::prelude::*;
 use kernel_ext::{
     mm::mem_map::Memory,
-    rdma::wr::WcStatus, //
+    rdma::wr::WcStatus,
+    warn_on_once, //
 };
 
 use super::{
@@ -153,7 +154,12 @@ impl RxStream {
         self.flow = Flow::Going;
         let fpdu = Fpdu::at(round.inbound, 0, &mut front)?;
         let header = front.get(mpa::LENGTH_LEN..)?;
-        let mut deferred = self.deferred.take()?;
+        let Some(mut deferred) = self.deferred.take() else {
+            // Both are set under the receive lock: that an FPDU waits, and which one.
+            warn_on_once!(true);
+            self.stop(round, Fault::Local, &fpdu, header);
+            return None;
+        };
         match self.finish(round, &fpdu, &mut deferred, fetched) {
             Ok(()) => {
                 self.accepted(round);

@@ -21,10 +21,13 @@ use iwarp::{
         SendSegment, //
     }, //
 };
-use kernel_ext::rdma::wr::{
-    WcExtra,
-    WcOpcode,
-    WcStatus, //
+use kernel_ext::{
+    rdma::wr::{
+        WcExtra,
+        WcOpcode,
+        WcStatus, //
+    },
+    warn_on_once, //
 };
 
 use super::{
@@ -119,7 +122,9 @@ impl RxStream {
             unchecked = incoming.begin(qp, cache, segment)?;
         }
         let Some(progress) = &mut incoming.progress else {
-            return Err(Stop::Fault(Fault::NoBuffer));
+            // The core lets no later segment pass unless a Send has begun and not ended.
+            warn_on_once!(true);
+            return Err(Stop::Fault(Fault::Local));
         };
         let placement = match progress.accept(segment, incoming.buffer_len) {
             Ok(placement) => placement,
