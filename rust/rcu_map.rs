@@ -12,6 +12,7 @@
 use crate::bindings;
 use crate::compat;
 use crate::random;
+use crate::warn_on_once;
 use crate::workqueue::Flags;
 use crate::workqueue::OwnedQueue;
 use crate::workqueue::Placement;
@@ -137,6 +138,7 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
         let old = unsafe { bindings::xa_store(self.xa.get(), index_of(id), raw.cast(), 0) };
         // SAFETY: Only reads the value of the pointer.
         let error = unsafe { riwarp_helper_xa_err(old) };
+        warn_on_once!(error != 0);
         if let Err(error) = to_result(error) {
             // SAFETY: `from_raw` requires a pointer of `into_raw` and the reference that it owns:
             // the array has not taken it over.

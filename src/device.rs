@@ -44,7 +44,8 @@ use kernel_ext::{
             NodeType,
             PortEvent, //
         }, //
-    }, //
+    },
+    warn_on_once, //
 };
 
 use crate::{
@@ -274,7 +275,8 @@ pub(crate) struct Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         if let Some(used) = self.device.used.get(self.resource.index()) {
-            used.fetch_sub(1, Relaxed);
+            // `reserve` has counted this one.
+            warn_on_once!(used.fetch_sub(1, Relaxed) == 0);
         }
     }
 }

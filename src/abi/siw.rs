@@ -28,7 +28,8 @@ use kernel_ext::{
         WcExtra,
         WcOpcode,
         WcStatus, //
-    }, //
+    },
+    warn_on_once, //
 };
 
 use super::{
@@ -366,8 +367,11 @@ fn encode_opcode(opcode: WcOpcode) -> u8 {
         WcOpcode::RegMr => OP_REG_MR,
         WcOpcode::LocalInv => OP_INVAL_STAG,
         WcOpcode::Recv => OP_RECEIVE,
-        // PANIC: none. This ABI accepts no request whose completion has another opcode.
-        _ => OP_RECEIVE,
+        _ => {
+            // This ABI accepts no request whose completion has another opcode.
+            warn_on_once!(true);
+            OP_RECEIVE
+        }
     }
 }
 

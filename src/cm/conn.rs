@@ -96,6 +96,7 @@ use kernel_ext::{
         BhOff,
         BhRevocable, //
     },
+    warn_on_once,
     workqueue::{
         DelayedItem,
         OwnedQueue, //
@@ -382,8 +383,13 @@ impl Conn {
         match self.route.load(Acquire) {
             0 => Route::StartUp,
             1 => Route::Qp,
+            2 => Route::Nobody,
             3 => Route::Attach,
-            _ => Route::Nobody,
+            _ => {
+                // `set_route` stores no other value.
+                warn_on_once!(true);
+                Route::Nobody
+            }
         }
     }
 

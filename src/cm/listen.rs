@@ -58,7 +58,8 @@ use kernel_ext::{
         SockAddr,
         Socket, //
     },
-    rdma::iw_cm::CmId, //
+    rdma::iw_cm::CmId,
+    warn_on_once, //
 };
 
 use crate::{
@@ -113,6 +114,8 @@ pub(super) struct Unanswered(Arc<Listener>);
 impl Drop for Unanswered {
     fn drop(&mut self) {
         let mut waiting = self.0.waiting.lock();
+        // `ask` has counted this one.
+        warn_on_once!(waiting.unanswered == 0);
         waiting.unanswered = waiting.unanswered.saturating_sub(1);
         drop(waiting);
         self.0.call_held();
@@ -189,8 +192,10 @@ impl PendingConns {
             conn: None,
             held: false,
         };
-        // The capacity suffices.
-        self.list.push_within_capacity(waiter).map_err(|_| EBUSY)?;
+        // The list was allocated for as many.
+        if warn_on_once!(self.list.push_within_capacity(waiter).is_err()) {
+            return Err(EBUSY);
+        }
         Ok(key)
     }
 }

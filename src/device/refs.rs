@@ -21,6 +21,8 @@ use kernel::{
     }, //
 };
 
+use kernel_ext::warn_on_once;
+
 /// Counts the devices that exist in memory, plus one for the module.
 #[pin_data]
 pub(crate) struct Refs {
@@ -48,7 +50,10 @@ impl Refs {
     fn put(&self) {
         // ORDERING: `Full` pairs with the same of the last one: what each did with its device comes
         // before `complete_all`, for which `wait_empty` waits.
-        if self.count.fetch_sub(1, Full) == 1 {
+        let before = self.count.fetch_sub(1, Full);
+        // Each reference is dropped once, and so is the module's.
+        warn_on_once!(before < 1);
+        if before == 1 {
             self.empty.complete_all();
         }
     }

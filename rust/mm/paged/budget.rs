@@ -9,6 +9,7 @@
 //!
 //! Context: process.
 
+use crate::warn_on_once;
 use kernel::prelude::*;
 use kernel::sync::atomic::Atomic;
 use kernel::sync::atomic::Relaxed;
@@ -105,8 +106,10 @@ impl PagedBudget {
     }
 
     fn give_back(&self, pages: u64) {
-        self.regions.fetch_sub(1, Relaxed);
-        self.pages.fetch_sub(pages, Relaxed);
+        let regions = self.regions.fetch_sub(1, Relaxed);
+        let before = self.pages.fetch_sub(pages, Relaxed);
+        // `take` has counted both.
+        warn_on_once!(regions == 0 || before < pages);
     }
 }
 

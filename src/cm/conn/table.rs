@@ -25,6 +25,8 @@ use kernel::{
     }, //
 };
 
+use kernel_ext::warn_on_once;
+
 use crate::{
     cm::Cm,
     device::{
@@ -210,7 +212,10 @@ impl ConnEntry {
             drop(inner);
             return Err(ENODEV);
         }
-        inner.table.insert(node);
+        let before = inner.table.insert(node);
+        drop(inner);
+        // No number is assigned twice. The other connection is not found any more.
+        warn_on_once!(before.is_some());
         Ok(())
     }
 

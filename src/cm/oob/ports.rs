@@ -30,7 +30,8 @@ use kernel_ext::{
         Reuse,
         SockAddr,
         Socket, //
-    }, //
+    },
+    warn_on_once, //
 };
 
 /// The ports that devices hold.
@@ -115,10 +116,12 @@ impl HeldPort {
 impl Drop for PortHold {
     fn drop(&mut self) {
         let mut list = self.ports.list.lock();
-        let Some(index) = list.iter().position(|held| held.place == self.place) else {
-            return;
-        };
-        let Some(held) = list.get_mut(index) else {
+        let index = list.iter().position(|held| held.place == self.place);
+        // The port stays in the list until its last holder goes.
+        warn_on_once!(index.is_none());
+        let Some((index, held)) =
+            index.and_then(|index| list.get_mut(index).map(|held| (index, held)))
+        else {
             return;
         };
         held.holders = held.holders.saturating_sub(1);

@@ -36,7 +36,8 @@ use kernel_ext::{
             MwType, //
         },
         wr::WcStatus, //
-    }, //
+    },
+    warn_on_once, //
 };
 
 use super::{
@@ -67,7 +68,9 @@ impl Drop for Claim {
     fn drop(&mut self) {
         // ORDERING: `Full` pairs with the exchange in `refuse_windows`: the part of the memory was
         // dropped before, so who finds no window may unpin the whole.
-        self.0.windows.fetch_sub(1, Full);
+        let before = self.0.windows.fetch_sub(1, Full);
+        // `Region::claim` has counted this one, and only a region without any is closed.
+        warn_on_once!(before == 0 || before & CLOSED != 0);
     }
 }
 
