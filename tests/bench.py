@@ -3,7 +3,7 @@
 """Makes tables and a plot of the rows on standard input, for tests/bench and tests/native-compare.
 
     bench.py tables             the tables of docs/performance.md, as Markdown
-    bench.py compare [OLD NEW]  the modules 0.ko and 1.ko, or only 0.ko, by device
+    bench.py compare NAME...    the modules 0.ko, 1.ko ... by device, and the ratio of each to 0.ko
     bench.py plot               a script for gnuplot, which writes SVG on standard output
     bench.py summary            what docs/comparison.md says of the figures, from the tables of
                                 docs/performance.md, which standard input is then; tests/documented
@@ -78,24 +78,25 @@ def read(lines):
 def ratios(cell, devices, mine, theirs):
     """Returns the ratios of the rounds that both devices have, in order of size."""
     a, b = devices.get(mine, {}), devices.get(theirs, {})
-    less_is_better = cell.unit in ("us", "p50", "p99")
+    less_is_better = cell.unit in ("us", "p50", "p99", "instructions")
     return sorted(b[turn] / a[turn] if less_is_better else a[turn] / b[turn] for turn in a.keys() & b.keys())
 
 
-def of_ratios(found):
+def of_ratios(found, more=0):
     if not found:
         return "-"
-    spread = f" ({found[0]:.2f} to {found[-1]:.2f})" if len(found) > 1 else ""
-    return f"{statistics.median(found):.2f}{spread}"
+    digits = 2 + more
+    spread = f" ({found[0]:.{digits}f} to {found[-1]:.{digits}f})" if len(found) > 1 else ""
+    return f"{statistics.median(found):.{digits}f}{spread}"
 
 
-def of_figures(rounds):
+def of_figures(rounds, more=0):
     """The median, and half of what lies between the lowest and the highest, relative to it."""
     if not rounds:
         return "-"
     middle = statistics.median(rounds.values())
     spread = (max(rounds.values()) - min(rounds.values())) / 2 / middle
-    return number(middle) + (f" ±{spread:.0%}" if len(rounds) > 1 else "")
+    return number(middle) + (f" ±{spread:.{more}%}" if len(rounds) > 1 else "")
 
 
 def number(x):
@@ -164,15 +165,15 @@ def compare(cells, names):
     for cell, devices in cells.items():
         for device in dict.fromkeys(device.partition(":")[0] for device in devices):
             row = [str(cell.mtu), cell.test, size(cell.size), cell.depth, device, unit(cell)]
+            more = 2 if cell.unit == "instructions" else 0 # digits
             if device in devices: # has no module of ours
-                row += [of_figures(devices[device])] + ["-"] * (len(names) // 2 * 2)
+                row += [of_figures(devices[device], more)] + ["-"] * (len(names) * 2 - 2)
             else:
-                modules = [f"{device}:{i}.ko" for i in range(len(names))]
-                row += [of_figures(devices.get(module)) for module in modules]
-                if len(names) == 2:
-                    row.append(of_ratios(ratios(cell, devices, modules[1], modules[0])))
+                first, *others = modules = [f"{device}:{i}.ko" for i in range(len(names))]
+                row += [of_figures(devices.get(module), more) for module in modules]
+                row += [of_ratios(ratios(cell, devices, module, first), more) for module in others]
             rows.append(row)
-    table(["MTU", "test", "octets", "depth", "device", "unit", *names, *["ratio"] * (len(names) // 2)], rows)
+    table(["MTU", "test", "octets", "depth", "device", "unit", *names, *(f"{name} : {names[0]}" for name in names[1:])], rows)
 
 
 def plot(cells):
@@ -284,7 +285,7 @@ def main(command="", *names):
         sys.exit("bench.py: no rows")
     if command == "tables" and not names:
         tables(cells)
-    elif command == "compare" and len(names) in (1, 2):
+    elif command == "compare" and names:
         compare(cells, names)
     elif command == "plot" and not names:
         plot(cells)

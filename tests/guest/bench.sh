@@ -15,10 +15,11 @@
 # perftest's programs, or nvme_ and fio's word for the way: a disk over NVMe-oF); DEVICES (siw; rxe;
 # riw0, riw1: riwarp without and with CRC; rsiw, rsiw1: the same of riwarp_siw; tcp: a socket, or
 # NVMe/TCP, instead; least, least1: the least work of any device, without and with CRC,
-# tests/native/least.c); ROUNDS; DURATION (seconds of a run of rbench or fio); MODULES: files of
-# riwarp.ko below /mnt/share that take turns in each round, and whose name follows that of the
-# device, after a colon (default: the checkout's module); PROFILE=1 writes the addresses of all
-# functions to /mnt/out before it measures, for tests/profile.
+# tests/native/least.c); ROUNDS; DURATION (seconds of a run of rbench or fio); COUNT: operations of a
+# run of rbench instead, and its figure is the instructions of one, if the guest's clock counts them
+# (qemu/run --icount); MODULES: files of riwarp.ko below /mnt/share that take turns in each round,
+# and whose name follows that of the device, after a colon (default: the checkout's module);
+# PROFILE=1 writes the addresses of all functions to /mnt/out before it measures, for tests/profile.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -30,6 +31,7 @@ TESTS=${TESTS:-write_bw:1048576 send_bw:1048576 read_bw:1048576 write_lat:64 sen
 DEVICES=${DEVICES:-siw riw0 riw1 rsiw tcp}
 ROUNDS=${ROUNDS:-3}
 DURATION=${DURATION:-1}
+COUNT=${COUNT:-}
 read -ra modules <<<"${MODULES:--}"
 
 # Our devices, as NAME TYPE CRC.
@@ -108,6 +110,7 @@ measure() {
 
 row() { printf 'row\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$mtu" "$test" "$size" "$depth" "$name" "$round" "$1" "$2"; }
 default_unit() {
+	[ -z "$COUNT" ] || { echo instructions; return; }
 	case $test in
 	nvme_*) echo IOPS ;;
 	*_lat) echo us ;;
@@ -117,20 +120,24 @@ default_unit() {
 default_depth() { if [[ $test = *_lat ]]; then echo 1; else echo 64; fi; }
 
 # Begins with few requests, and repeats with more until a run takes DURATION; the runs before are
-# the warm-up. -H is for p50 and p99.
+# the warm-up. -H is for p50 and p99. With COUNT, a process that waits gives way after one look, so
+# that waiting takes few instructions, and the processor is never idle.
 with_rbench() {
-	local begin=$((16777216 / size)) program=$test names=MiB_per_s options=()
+	local begin=$((16777216 / size)) program=$test names=MiB_per_s options
 	((begin <= 1000)) || begin=1000
 	case $device/$test in
 	tcp/*_bw) program=tcp_bw ;;
 	tcp/*_lat) program=tcp_lat ;;
 	esac
-	[[ $test != *_lat ]] || names='usec_per_op|p50|p99' options=(-H)
-	"$VERBS_DIR/rbench" -c "$(address_of "$device")" -t "$program" -m "$size" -q "$depth" -d "$DURATION" \
-		-n "$begin" -W 0 -T 60 -j "${options[@]}" >"$TMP/said" 2>&1 || return 1
+	options=(-d "$DURATION" -n "$begin" -W 0)
+	[[ $test != *_lat ]] || names='usec_per_op|p50|p99' options+=(-H)
+	[ -z "$COUNT" ] || names=usec_per_op options=(-n "$COUNT" -W 1000 -w yield -S 1)
+	"$VERBS_DIR/rbench" -c "$(address_of "$device")" -t "$program" -m "$size" -q "$depth" -T 60 -j "${options[@]}" \
+		>"$TMP/said" 2>&1 || return 1
 	grep -q '"verified":true' "$TMP/said" || return 1
 	sed -E 's/[{}"]//g; s/,/\n/g' "$TMP/said" |
-		sed -nE "s/^($names):/\1 /; T; s/^usec_per_op/us/; s,^MiB_per_s,MiB/s,; p" >"$TMP/figures"
+		sed -nE "s/^($names):/\1 /; T; ${COUNT:+s/^usec_per_op (.*)\./instructions \1/;} s/^usec_per_op/us/
+			s,^MiB_per_s,MiB/s,; p" >"$TMP/figures"
 }
 
 with_least() {
