@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The references that keep the module loaded while a device exists in memory.
+//! References that are counted, so that an end can wait for the last one.
 //!
-//! A [`Device`](super::Device) holds a [`Ref`] and drops it last. Everything else of a device
-//! (its tables, connections, work items) refers to the [`Device`](super::Device), and so is gone
-//! when [`Refs::wait_empty`] returns.
+//! The module counts its devices: a [`Device`](super::Device) holds a [`Ref`] and drops it last.
+//! Everything else of a device (its tables, connections, work items) refers to the
+//! [`Device`](super::Device), and so is gone when [`Refs::wait_empty`] returns. The end of a device
+//! waits likewise for its connections and their sockets.
 //!
 //! Context: any; the wait process.
 
@@ -23,7 +24,7 @@ use kernel::{
 
 use kernel_ext::warn_on_once;
 
-/// Counts the devices that exist in memory, plus one for the module.
+/// Counts what exists in memory, plus one for who waits for it.
 #[pin_data]
 pub(crate) struct Refs {
     count: Atomic<i32>,
@@ -51,14 +52,14 @@ impl Refs {
         // ORDERING: `Full` pairs with the same of the last one: what each did with its device comes
         // before `complete_all`, for which `wait_empty` waits.
         let before = self.count.fetch_sub(1, Full);
-        // Each reference is dropped once, and so is the module's.
+        // Each reference is dropped once, and so is the own count.
         warn_on_once!(before < 1);
         if before == 1 {
             self.empty.complete_all();
         }
     }
 
-    /// Drops the module's own count and waits for all others. Called once.
+    /// Drops the own count and waits for all others. Called once.
     pub(crate) fn wait_empty(&self) {
         self.put();
         self.empty.wait_for_completion();
@@ -75,9 +76,9 @@ impl Ref {
         Ok(Self(Refs::new()?))
     }
 
-    /// Counts one more device.
+    /// Counts one more.
     pub(crate) fn new(refs: &Arc<Refs>) -> Self {
-        // ORDERING: none: the module's own count keeps the sum above 0.
+        // ORDERING: none: the own count, or a reference of the caller, keeps the sum above 0.
         refs.count.fetch_add(1, Relaxed);
         Self(refs.clone())
     }

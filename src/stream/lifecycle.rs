@@ -38,9 +38,12 @@ use kernel::{
         Relaxed, //
     }, //
 };
-use kernel_ext::rdma::{
-    types::QpState,
-    wr::WcStatus, //
+use kernel_ext::{
+    rdma::{
+        types::QpState,
+        wr::WcStatus, //
+    },
+    warn_on_once, //
 };
 
 use super::{
@@ -192,7 +195,9 @@ impl QpShared {
             match action {
                 Now::KeepTerminate => match kept.take() {
                     Some((place, terminate)) => *place = Some(terminate),
-                    None => {}
+                    // Only a fault and the transition to SQE have this action, and both come with
+                    // a Terminate. Without one the stream ends without.
+                    None => _ = warn_on_once!(true),
                 },
                 Now::Drain => self.sq.drain(),
             }
