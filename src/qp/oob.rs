@@ -406,6 +406,9 @@ impl Qp {
     /// Returns whether a connection may send its Request now: always with a connection manager,
     /// otherwise only if the attempt is still the bound one.
     pub(crate) fn may_ask(&self, conn: &Arc<Connection>) -> bool {
+        if !self.is_by_path() {
+            return true;
+        }
         match &mut *self.oob.lock() {
             None => true,
             Some(oob) if oob.bond == Bond::Connecting && self.is_bound(conn) => {
@@ -417,12 +420,20 @@ impl Qp {
     }
 
     /// Returns whether the private data of a Reply is what this queue pair expects from the peer at
-    /// these addresses.
-    pub(crate) fn takes_reply(&self, addrs: Result<AddrPair>, private_data: &[u8]) -> bool {
+    /// the addresses that `addrs` returns.
+    pub(crate) fn takes_reply(
+        &self,
+        addrs: impl FnOnce() -> Result<AddrPair>,
+        private_data: &[u8],
+    ) -> bool {
+        if !self.is_by_path() {
+            return true;
+        }
+        // Before the lock, since it may sleep.
+        let (theirs, addrs) = (Announcement::decode(private_data), addrs());
         match &mut *self.oob.lock() {
             None => true,
             Some(oob) => {
-                let theirs = Announcement::decode(private_data);
                 let (Ok(theirs), Ok(addrs)) = (theirs, addrs) else {
                     return false;
                 };
@@ -492,11 +503,29 @@ impl Qp {
     }
 
     /// Returns the extensions that both ends of a stream about to begin support.
-    pub(crate) fn extensions(&self, params: &StreamParams) -> Extensions {
+    pub(super) fn extensions(&self, params: &StreamParams) -> Extensions {
+        if !self.is_by_path() {
+            return params.extensions;
+        }
         match &*self.oob.lock() {
             Some(oob) => oob.extensions,
             None => params.extensions,
         }
+    }
+
+    /// Ends the search whose stream is about to begin, if there is one.
+    pub(super) fn take_search(self: &Arc<Self>) -> Option<OobSearch> {
+        if self.is_by_path() {
+            self.end_oob()
+        } else {
+            None
+        }
+    }
+
+    /// Returns whether the queue pair may search for its peer, or have searched: the consumer has
+    /// named a destination. A connection of `rdma_cm` is spared the lock.
+    fn is_by_path(&self) -> bool {
+        self.lifecycle().is_by_path()
     }
 
     /// Binds a connection that this queue pair opens.
@@ -521,6 +550,9 @@ impl Qp {
 
     /// Handles the loss of the bound connection before it became a stream.
     pub(super) fn oob_connection_lost(self: &Arc<Self>) {
+        if !self.is_by_path() {
+            return;
+        }
         let mut oob = self.oob.lock();
         if let Some(oob) = &mut *oob {
             if oob.bond != Bond::Free && self.inner.lock().conn.is_none() {

@@ -126,7 +126,7 @@ impl Qp {
             };
             let send_immediate = extensions == Extensions::SendImmediate;
             self.send_immediate.store(send_immediate, Relaxed);
-            match self.end_oob() {
+            match self.take_search() {
                 // Keeps the consumer's attributes.
                 Some(oob) => {
                     let unknown = oob.pair.send_psn.is_none();

@@ -303,7 +303,7 @@ impl Conn {
         let Some(qp) = self.qp() else {
             return self.fail(actor, ECONNRESET);
         };
-        if !qp.takes_reply(addrs_of(&self.socket), accepted.private_data()) {
+        if !qp.takes_reply(|| addrs_of(&self.socket), accepted.private_data()) {
             self.misbehaved_by("the MPA Reply is for another queue pair");
             return self.fail(actor, EPROTO);
         }
