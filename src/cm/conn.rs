@@ -5,7 +5,7 @@
 //! It opens, accepts and rejects connections for the iWARP connection manager ([`connect`],
 //! [`accept`], [`reject`], [`abort`]) and for queue pairs that know their peer ([`connect_oob`]).
 //! It exchanges the MPA start-up frames, hands the stream to the queue pair, ends it
-//! ([`Connection::ask`], [`ConnectionOwner::detach_qp`]) and
+//! ([`StreamConnection::ask`], [`ConnectionOwner::detach_qp`]) and
 //! raises the events of the iWARP connection manager.
 //!
 //! # One actor per connection
@@ -109,8 +109,8 @@ use crate::{
     qp::Qp,
     stream::connection::{
         Bound,
-        Connection,
         ConnectionOwner,
+        StreamConnection,
         STREAM_STEP, //
     }, //
 };
@@ -161,7 +161,7 @@ pub(crate) struct Conn {
     /// The same socket for the whole life of the connection; closed with the last reference.
     pub(in crate::cm) socket: Hooked<StreamCallbacks>,
     /// The connection as the queue pair knows it.
-    pub(crate) connection: Arc<Connection>,
+    pub(crate) connection: Arc<StreamConnection>,
     /// The queue pair, from bind to detach.
     pub(in crate::cm) qp: SetOnce<BhRevocable<Arc<Qp>>>,
     /// The receiver of what arrives: a [`Route`].
@@ -259,7 +259,7 @@ enum Route {
 }
 
 /// Requests to a connection, for its next step to see, besides those of the queue pair
-/// ([`Connection::ask`]). A flag is never cleared.
+/// ([`StreamConnection::ask`]). A flag is never cleared.
 struct Wants {
     /// The queue pair is being destroyed and has dropped the connection.
     orphan: Atomic<bool>,
@@ -298,7 +298,7 @@ impl Conn {
         let entry = ConnEntry::take(cm)?;
         let callbacks = Arc::new(StreamCallbacks::new(), GFP_KERNEL)?;
         let socket = Hooked::new(socket, callbacks.clone())?;
-        let connection = Connection::new(socket.socket().clone(), entry.count())?;
+        let connection = StreamConnection::new(socket.socket().clone(), entry.count())?;
         let conn = Arc::pin_init(
             pin_init!(Self {
                 socket,

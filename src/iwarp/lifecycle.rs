@@ -7,7 +7,7 @@
 //! the next state, and stores that by compare-exchange. Whoever succeeds carries out the
 //! [`Actions`], all of them; the driver has one function for that.
 //!
-//! An [`Event`] has happened, and cannot be refused. A [`Request`] can be, and then changes
+//! An [`Event`] has happened, and cannot be refused. A [`QpRequest`] can be, and then changes
 //! nothing.
 //!
 //! A queue pair goes through its [`QpPhase`]s in one direction only, until it is reset:
@@ -132,7 +132,7 @@ impl FirstFailure {
 
 /// What the consumer or a connection asks of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Request {
+pub enum QpRequest {
     // From the consumer.
     /// Modify to INIT.
     ModifyInit,
@@ -169,7 +169,7 @@ pub enum Request {
     },
 }
 
-impl Request {
+impl QpRequest {
     /// Each request, with each of its parameters.
     pub const ALL: [Self; 14] = [
         Self::ModifyInit,
@@ -421,7 +421,7 @@ impl Lifecycle {
     /// # Errors
     ///
     /// [`Refused`] if it is not.
-    pub fn allows(self, request: Request) -> Result<(), Refused> {
+    pub fn allows(self, request: QpRequest) -> Result<(), Refused> {
         self.requested_phase(request).map(|_| ()).ok_or(Refused)
     }
 
@@ -430,14 +430,14 @@ impl Lifecycle {
     /// # Errors
     ///
     /// [`Refused`] if the request is not allowed now.
-    pub fn search_step(self, request: Request) -> Result<SearchStep, Refused> {
+    pub fn search_step(self, request: QpRequest) -> Result<SearchStep, Refused> {
         self.allows(request)?;
         Ok(match request {
-            Request::ModifyRtrPath => SearchStep::Begin,
-            Request::ModifyRts if self.by_path && self.requested == Requested::Rtr => {
+            QpRequest::ModifyRtrPath => SearchStep::Begin,
+            QpRequest::ModifyRts if self.by_path && self.requested == Requested::Rtr => {
                 SearchStep::Connect
             }
-            Request::ModifyErr | Request::ResetBegin { .. } => SearchStep::End,
+            QpRequest::ModifyErr | QpRequest::ResetBegin { .. } => SearchStep::End,
             _ => SearchStep::None,
         })
     }
@@ -447,45 +447,45 @@ impl Lifecycle {
     /// # Errors
     ///
     /// [`Refused`] if it is not allowed now.
-    pub fn request(self, request: Request) -> Result<(Self, Actions), Refused> {
+    pub fn request(self, request: QpRequest) -> Result<(Self, Actions), Refused> {
         let mut next = self;
         next.phase = self.requested_phase(request).ok_or(Refused)?;
         let moved = next.phase != self.phase;
         let actions = match request {
-            Request::ModifyInit => {
+            QpRequest::ModifyInit => {
                 next.set_requested(Requested::Init);
                 Actions::NONE
             }
-            Request::ModifyRtr => {
+            QpRequest::ModifyRtr => {
                 next.set_requested(Requested::Rtr);
                 Actions::NONE
             }
-            Request::ModifyRtrPath => {
+            QpRequest::ModifyRtrPath => {
                 next.by_path = true;
                 next.requested = Requested::Rtr;
                 Actions::NONE
             }
-            Request::ModifyRts => {
+            QpRequest::ModifyRts => {
                 next.requested = Requested::Rts;
                 // What was posted before gives the search its time limit.
                 Actions::NONE.after(After::Transmit)
             }
-            Request::ModifySqd if moved => Actions::NONE
+            QpRequest::ModifySqd if moved => Actions::NONE
                 .now(Now::Drain)
                 .after(After::Transmit)
                 .later(Later::Leave),
-            Request::ModifySqe if moved => {
+            QpRequest::ModifySqe if moved => {
                 Actions::NONE.now(Now::KeepTerminate).after(After::Transmit)
             }
-            Request::ModifySqd | Request::ModifySqe => Actions::NONE,
-            Request::ModifyErr => Actions::NONE.after(After::Transmit).later(Later::Close),
-            Request::ResetBegin { .. } => Actions::NONE,
-            Request::ResetEnd => {
+            QpRequest::ModifySqd | QpRequest::ModifySqe => Actions::NONE,
+            QpRequest::ModifyErr => Actions::NONE.after(After::Transmit).later(Later::Close),
+            QpRequest::ResetBegin { .. } => Actions::NONE,
+            QpRequest::ResetEnd => {
                 next = Self::RESET;
                 Actions::NONE
             }
-            Request::Bind | Request::BindSearch => Actions::NONE,
-            Request::Attach { wait_first_fpdu } => {
+            QpRequest::Bind | QpRequest::BindSearch => Actions::NONE,
+            QpRequest::Attach { wait_first_fpdu } => {
                 next.may_send = !wait_first_fpdu;
                 next.peer_closed = false;
                 Actions::NONE.after(After::Transmit)
@@ -591,7 +591,7 @@ impl Lifecycle {
     /// Returns where a request leads, a row for each and a column for each phase; [`None`] if it is
     /// refused.
     #[rustfmt::skip]
-    fn requested_phase(self, request: Request) -> Option<QpPhase> {
+    fn requested_phase(self, request: QpRequest) -> Option<QpPhase> {
         // Short names for the table.
         const NO: Option<QpPhase> = None;
         const IDLE: Option<QpPhase> = Some(QpPhase::Idle);
@@ -608,23 +608,23 @@ impl Lifecycle {
         // A search connects from RTS on.
         let if_searching = if self.by_path { stay } else { NO };
         let if_posted = match request {
-            Request::ResetBegin { posted: true } => ERR,
+            QpRequest::ResetBegin { posted: true } => ERR,
             _ => stay,
         };
         let row = match request {
-            //                               Idle       Waiting       Rts             Closing     Terminate   Error  Gone
-            Request::ModifyInit         => [stay,      NO,           unless_by_path, NO,         NO,         NO,    NO],
-            Request::ModifyRtr          => [stay,      NO,           unless_by_path, NO,         NO,         NO,    NO],
-            Request::ModifyRtrPath      => [if_init,   NO,           NO,             NO,         NO,         NO,    NO],
-            Request::ModifyRts          => [NO,        if_searching, stay,           NO,         NO,         NO,    NO],
-            Request::ModifySqd          => [NO,        NO,           CLOS,           stay,       stay,       stay,  stay],
-            Request::ModifySqe          => [NO,        NO,           TERM,           TERM,       stay,       stay,  stay],
-            Request::ModifyErr          => [ERR,       ERR,          ERR,            ERR,        ERR,        stay,  NO],
-            Request::ResetBegin { .. }  => [if_posted, if_posted,    if_by_path,     if_by_path, if_by_path, stay,  NO],
-            Request::ResetEnd           => [IDLE,      IDLE,         NO,             NO,         NO,         IDLE,  NO],
-            Request::Bind               => [stay,      NO,           NO,             NO,         NO,         NO,    NO],
-            Request::BindSearch         => [NO,        stay,         NO,             NO,         NO,         NO,    NO],
-            Request::Attach { .. }      => [RTS,       RTS,          NO,             NO,         NO,         NO,    NO],
+            //                                 Idle       Waiting       Rts             Closing     Terminate   Error  Gone
+            QpRequest::ModifyInit         => [stay,      NO,           unless_by_path, NO,         NO,         NO,    NO],
+            QpRequest::ModifyRtr          => [stay,      NO,           unless_by_path, NO,         NO,         NO,    NO],
+            QpRequest::ModifyRtrPath      => [if_init,   NO,           NO,             NO,         NO,         NO,    NO],
+            QpRequest::ModifyRts          => [NO,        if_searching, stay,           NO,         NO,         NO,    NO],
+            QpRequest::ModifySqd          => [NO,        NO,           CLOS,           stay,       stay,       stay,  stay],
+            QpRequest::ModifySqe          => [NO,        NO,           TERM,           TERM,       stay,       stay,  stay],
+            QpRequest::ModifyErr          => [ERR,       ERR,          ERR,            ERR,        ERR,        stay,  NO],
+            QpRequest::ResetBegin { .. }  => [if_posted, if_posted,    if_by_path,     if_by_path, if_by_path, stay,  NO],
+            QpRequest::ResetEnd           => [IDLE,      IDLE,         NO,             NO,         NO,         IDLE,  NO],
+            QpRequest::Bind               => [stay,      NO,           NO,             NO,         NO,         NO,    NO],
+            QpRequest::BindSearch         => [NO,        stay,         NO,             NO,         NO,         NO,    NO],
+            QpRequest::Attach { .. }      => [RTS,       RTS,          NO,             NO,         NO,         NO,    NO],
         };
         self.column(row)
     }
@@ -778,7 +778,7 @@ mod tests {
     /// What happens to a queue pair in a test.
     #[derive(Clone, Copy)]
     enum Step {
-        Asked(Request),
+        Asked(QpRequest),
         Happened(Event),
     }
 
@@ -796,7 +796,7 @@ mod tests {
 
     /// Calls `f` with each request and each event.
     fn each_step(mut f: impl FnMut(Step)) {
-        for request in Request::ALL {
+        for request in QpRequest::ALL {
             f(Asked(request));
         }
         for event in Event::ALL {
@@ -816,7 +816,7 @@ mod tests {
         state
     }
 
-    const ATTACH: Step = Asked(Request::Attach {
+    const ATTACH: Step = Asked(QpRequest::Attach {
         wait_first_fpdu: false,
     });
 
@@ -836,7 +836,7 @@ mod tests {
             each_step(|step| {
                 if let Ok((next, _)) = take(state, step) {
                     let back = next.phase() < state.phase();
-                    assert!(!back || matches!(step, Asked(Request::ResetEnd)));
+                    assert!(!back || matches!(step, Asked(QpRequest::ResetEnd)));
                 }
             });
         });
@@ -856,7 +856,7 @@ mod tests {
     #[test]
     fn request_is_allowed_if_it_is_not_refused() {
         each_state(|state| {
-            for request in Request::ALL {
+            for request in QpRequest::ALL {
                 let refused = state.request(request).is_err();
                 assert_eq!(state.allows(request).is_err(), refused);
                 assert_eq!(state.search_step(request).is_err(), refused);
@@ -878,7 +878,7 @@ mod tests {
     fn the_first_failure_counts_until_it_is_taken() {
         each_state(|state| {
             each_step(|step| {
-                if matches!(step, Asked(Request::ResetEnd)) {
+                if matches!(step, Asked(QpRequest::ResetEnd)) {
                     return;
                 }
                 if let (Some(first), Ok((next, _))) = (state.first_failure(), take(state, step)) {
@@ -894,7 +894,7 @@ mod tests {
     #[test]
     fn nothing_of_the_old_stream_is_left_after_a_reset() {
         each_state(|state| {
-            if let Ok((next, _)) = state.request(Request::ResetEnd) {
+            if let Ok((next, _)) = state.request(QpRequest::ResetEnd) {
                 assert_eq!(next, Lifecycle::idle(Requested::Reset));
             }
         });
@@ -902,34 +902,37 @@ mod tests {
 
     #[test]
     fn a_stream_of_the_connection_manager_is_not_reset() {
-        let reset = Request::ResetBegin { posted: true };
+        let reset = QpRequest::ResetBegin { posted: true };
         assert_eq!(after(&[ATTACH]).request(reset), Err(Refused));
-        let own = after(&[Asked(Request::ModifyRtrPath), ATTACH, Asked(reset)]);
+        let own = after(&[Asked(QpRequest::ModifyRtrPath), ATTACH, Asked(reset)]);
         assert_eq!(own.phase(), QpPhase::Error);
     }
 
     #[test]
     fn rts_is_refused_after_the_end() {
         let path = after(&[
-            Asked(Request::ModifyRtrPath),
-            Asked(Request::ModifyRts),
+            Asked(QpRequest::ModifyRtrPath),
+            Asked(QpRequest::ModifyRts),
             ATTACH,
         ]);
         assert_eq!(path.verbs_state(), VerbsState::Requested(Requested::Rts));
         let (ended, _) = path.on(Event::StreamEnded { lost: false });
-        assert_eq!(ended.request(Request::ModifyRts), Err(Refused));
+        assert_eq!(ended.request(QpRequest::ModifyRts), Err(Refused));
     }
 
     #[test]
     fn search_begins_and_ends_with_the_requests_of_its_verbs() {
-        let (rtr, rts) = (Request::ModifyRtrPath, Request::ModifyRts);
+        let (rtr, rts) = (QpRequest::ModifyRtrPath, QpRequest::ModifyRts);
         assert_eq!(after(&[]).search_step(rtr), Ok(SearchStep::Begin));
         let waiting = after(&[Asked(rtr)]);
         assert_eq!(waiting.search_step(rts), Ok(SearchStep::Connect));
         let connecting = after(&[Asked(rtr), Asked(rts)]);
         assert_eq!(connecting.search_step(rts), Ok(SearchStep::None));
         assert_eq!(after(&[ATTACH]).search_step(rts), Ok(SearchStep::None));
-        for end in [Request::ModifyErr, Request::ResetBegin { posted: false }] {
+        for end in [
+            QpRequest::ModifyErr,
+            QpRequest::ResetBegin { posted: false },
+        ] {
             assert_eq!(connecting.search_step(end), Ok(SearchStep::End));
         }
     }
@@ -990,6 +993,6 @@ mod tests {
         assert!(!calls(open));
         assert!(calls(open.with_read_wait(true)));
         assert!(!calls(open.with_read_wait(true).with_read_wait(false)));
-        assert!(calls(after(&[ATTACH, Asked(Request::ModifySqd)])));
+        assert!(calls(after(&[ATTACH, Asked(QpRequest::ModifySqd)])));
     }
 }

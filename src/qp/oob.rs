@@ -21,7 +21,7 @@ use iwarp::{
     },
     lifecycle::{
         Event,
-        Request, //
+        QpRequest, //
     },
     mpa::negotiate::Depths,
     oob::{
@@ -80,7 +80,7 @@ use crate::{
     stream::{
         connection::{
             Bound,
-            Connection,
+            StreamConnection,
             StreamParams, //
         }, //
     }, //
@@ -405,7 +405,7 @@ impl Qp {
 impl Qp {
     /// Returns whether a connection may send its Request now: always with a connection manager,
     /// otherwise only if the attempt is still the bound one.
-    pub(crate) fn may_ask(&self, conn: &Arc<Connection>) -> bool {
+    pub(crate) fn may_ask(&self, conn: &Arc<StreamConnection>) -> bool {
         if !self.is_by_path() {
             return true;
         }
@@ -490,7 +490,8 @@ impl Qp {
         }
         old = {
             let mut inner = self.inner.lock();
-            self.allows(Request::BindSearch).map_err(|_| ECONNREFUSED)?;
+            self.allows(QpRequest::BindSearch)
+                .map_err(|_| ECONNREFUSED)?;
             inner.conn.replace(conn)
         };
         oob.bond = Bond::Accepting;
@@ -540,7 +541,7 @@ impl Qp {
             return Err(EINVAL);
         }
         let mut inner = self.inner.lock();
-        self.allows(Request::BindSearch)?;
+        self.allows(QpRequest::BindSearch)?;
         if inner.conn.is_some() {
             return Err(EINVAL);
         }
@@ -567,7 +568,7 @@ impl Qp {
     /// connection is not the bound one of a search.
     ///
     /// Context: process.
-    pub(crate) fn give_up_oob(self: &Arc<Self>, conn: &Arc<Connection>) {
+    pub(crate) fn give_up_oob(self: &Arc<Self>, conn: &Arc<StreamConnection>) {
         let mut oob = self.oob.lock();
         if oob.is_none() {
             return;
@@ -595,7 +596,7 @@ impl Qp {
     }
 
     /// Returns whether a connection is the bound one.
-    pub(super) fn is_bound(&self, conn: &Arc<Connection>) -> bool {
+    pub(super) fn is_bound(&self, conn: &Arc<StreamConnection>) -> bool {
         let inner = self.inner.lock();
         let bound = inner.conn.as_ref();
         bound.is_some_and(|bound| bound.is(conn))

@@ -21,7 +21,7 @@ use crate::{
     },
     stream::{
         connection::{
-            Connection,
+            StreamConnection,
             StreamParams, //
         },
         rx::{
@@ -46,7 +46,7 @@ impl Qp {
     /// `ENOMEM`.
     pub(crate) fn start_rx(
         &self,
-        conn: &Arc<Connection>,
+        conn: &Arc<StreamConnection>,
         params: &StreamParams,
         extensions: Extensions,
     ) -> Result {
@@ -81,7 +81,7 @@ impl Qp {
     /// arrives without a current stream.
     pub(super) fn more_from(
         self: &Arc<Self>,
-        conn: &Arc<Connection>,
+        conn: &Arc<StreamConnection>,
         inbound: &mut Inbound<'_>,
         off: BhOff<'_>,
     ) {
@@ -103,7 +103,7 @@ impl Qp {
     /// Context: process, the socket locked.
     pub(crate) fn resume(
         self: &Arc<Self>,
-        conn: &Arc<Connection>,
+        conn: &Arc<StreamConnection>,
         inbound: &mut Inbound<'_>,
         fetched: Option<&Fetched>,
     ) -> Option<Wanted> {

@@ -9,7 +9,7 @@ use iwarp::{
     lifecycle::{
         Event,
         QpPhase,
-        Request, //
+        QpRequest, //
     },
     rdmap::Extensions, //
 };
@@ -29,9 +29,9 @@ use crate::{
     stream::{
         connection::{
             Bound,
-            Connection,
             Ended,
             Loss,
+            StreamConnection,
             StreamParams, //
         },
         ending::StreamEnd,
@@ -56,7 +56,7 @@ impl Qp {
     /// `EINVAL` in a state that cannot connect, `EISCONN` with a connection already.
     pub(crate) fn bind(&self, conn: Bound) -> Result {
         let mut inner = self.inner.lock();
-        self.allows(Request::Bind)?;
+        self.allows(QpRequest::Bind)?;
         if inner.conn.is_some() {
             return Err(EISCONN);
         }
@@ -65,19 +65,19 @@ impl Qp {
     }
 
     /// Unbinds the connection after a failed start-up, if it is still this one.
-    pub(crate) fn unbind(self: &Arc<Self>, conn: &Arc<Connection>) {
+    pub(crate) fn unbind(self: &Arc<Self>, conn: &Arc<StreamConnection>) {
         if self.take_bound(conn).is_some() {
             self.oob_connection_lost();
         }
     }
 
     /// Unbinds a connection and returns the reference to drop, if it is the bound one.
-    pub(super) fn take_bound(&self, conn: &Arc<Connection>) -> Option<Bound> {
+    pub(super) fn take_bound(&self, conn: &Arc<StreamConnection>) -> Option<Bound> {
         self.inner.lock().conn.take_if(|bound| bound.is(conn))
     }
 
     /// Queues the work item of a connection, which waits for octets that are processed now.
-    pub(super) fn processed(&self, conn: &Arc<Connection>) {
+    pub(super) fn processed(&self, conn: &Arc<StreamConnection>) {
         if let Some(bound) = self.inner.lock().conn.as_ref() {
             if bound.is(conn) {
                 bound.enqueue(&self.device.queues.stream);
@@ -93,12 +93,12 @@ impl Qp {
     /// `EINVAL` if the state of the queue pair changed meanwhile, `ENOMEM`.
     pub(crate) fn attach(
         self: &Arc<Self>,
-        conn: &Arc<Connection>,
+        conn: &Arc<StreamConnection>,
         params: &StreamParams,
     ) -> Result {
         let after = {
             let mut attrs = self.attrs.try_lock().ok_or(EBUSY)?;
-            let attach = Request::Attach {
+            let attach = QpRequest::Attach {
                 wait_first_fpdu: params.wait_first_fpdu,
             };
             self.allows(attach)?;

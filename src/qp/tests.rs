@@ -26,7 +26,7 @@ mod posting {
     use iwarp::lifecycle::{
         Event,
         QpPhase,
-        Request, //
+        QpRequest, //
     };
     use kernel_ext::{
         rdma::{
@@ -291,7 +291,7 @@ mod posting {
             if oob {
                 // It starts an out-of-band connect.
                 rig.qp.enter(QpPhase::Waiting);
-                let _ = rig.qp.lifecycle.request(Request::ModifyRts);
+                let _ = rig.qp.lifecycle.request(QpRequest::ModifyRts);
                 assert_eq!(to_rts(&rig.qp), Ok(()));
             }
             rig.qp.enter(QpPhase::Rts);

@@ -13,7 +13,7 @@ use iwarp::{
     lifecycle::{
         Event,
         QpPhase,
-        Request,
+        QpRequest,
         SearchStep, //
     },
     stag::Access,
@@ -309,16 +309,16 @@ impl Qp {
         let request = match state {
             // `modify_attrs` does it before it locks the attributes.
             QpState::Reset => return Ok(Set::NONE),
-            QpState::Init => Request::ModifyInit,
-            QpState::Rtr if mask.contains(QpAttrMask::AV) => Request::ModifyRtrPath,
-            QpState::Rtr => Request::ModifyRtr,
-            QpState::Rts => Request::ModifyRts,
-            QpState::Sqd => Request::ModifySqd,
+            QpState::Init => QpRequest::ModifyInit,
+            QpState::Rtr if mask.contains(QpAttrMask::AV) => QpRequest::ModifyRtrPath,
+            QpState::Rtr => QpRequest::ModifyRtr,
+            QpState::Rts => QpRequest::ModifyRts,
+            QpState::Sqd => QpRequest::ModifySqd,
             QpState::Sqe => {
                 let terminate = Terminate::for_fault(Fault::Local, None);
-                return self.request_if(Request::ModifySqe, |_| Ok(Some(terminate)));
+                return self.request_if(QpRequest::ModifySqe, |_| Ok(Some(terminate)));
             }
-            QpState::Err => Request::ModifyErr,
+            QpState::Err => QpRequest::ModifyErr,
         };
         let step = self.lifecycle().search_step(request);
         match step.map_err(|_| EINVAL)? {
@@ -336,7 +336,7 @@ impl Qp {
     }
 
     /// Makes a request that ends the search for the peer.
-    fn request_without_search(self: &Arc<Self>, request: Request) -> Result<Set<After>> {
+    fn request_without_search(self: &Arc<Self>, request: QpRequest) -> Result<Set<After>> {
         let after = self.request(request)?;
         drop(self.end_oob());
         Ok(after)
@@ -353,7 +353,7 @@ impl Qp {
     /// `EINVAL` while a stream of the connection manager exists, or if the connection manager has
     /// begun to set one up meanwhile.
     fn reset(self: &Arc<Self>) -> Result {
-        let begin = || Request::ResetBegin {
+        let begin = || QpRequest::ResetBegin {
             posted: self.has_posted(),
         };
         self.allows(begin())?;
@@ -389,7 +389,7 @@ impl Qp {
     /// Resets what the old stream has left, unless a new connection exists. Returns whether it did.
     /// Context: the running transmit task.
     pub(super) fn reset_queues(self: &Arc<Self>) -> bool {
-        let after = self.request_if(Request::ResetEnd, |inner| {
+        let after = self.request_if(QpRequest::ResetEnd, |inner| {
             if inner.conn.is_some() {
                 return Err(EISCONN);
             }

@@ -3,7 +3,7 @@
 //! The connection under a stream, as the queue pair sees it.
 //!
 //! The queue pair holds a reference from bind to the end of the stream. What it wants of the
-//! connection are flags ([`Connection::ask`]), which the connection's work item takes.
+//! connection are flags ([`StreamConnection::ask`]), which the connection's work item takes.
 
 use iwarp::{
     actions::{
@@ -150,7 +150,7 @@ pub(crate) struct StreamParams {
 /// A connection that carries a stream: its socket, and what its work item is asked to do.
 ///
 /// The last reference must be dropped in process context, because that closes the socket.
-pub(crate) struct Connection {
+pub(crate) struct StreamConnection {
     socket: Arc<Socket>,
     /// A set of [`Later`], of which none is ever taken back.
     asked: Atomic<u32>,
@@ -158,7 +158,7 @@ pub(crate) struct Connection {
     _counted: Ref,
 }
 
-impl Connection {
+impl StreamConnection {
     /// Creates the connection of a socket, which `counted` counts until the socket is closed.
     ///
     /// # Errors
@@ -217,7 +217,7 @@ pub(crate) trait ConnectionOwner: Enqueue<STREAM_STEP> {
 /// The connection that a queue pair is bound to.
 #[derive(Clone)]
 pub(crate) struct Bound {
-    pub(crate) connection: Arc<Connection>,
+    pub(crate) connection: Arc<StreamConnection>,
     pub(crate) owner: Arc<dyn ConnectionOwner>,
 }
 
@@ -228,7 +228,7 @@ impl Bound {
     }
 
     /// Returns whether it is this connection.
-    pub(crate) fn is(&self, connection: &Arc<Connection>) -> bool {
+    pub(crate) fn is(&self, connection: &Arc<StreamConnection>) -> bool {
         Arc::ptr_eq(&self.connection, connection)
     }
 }

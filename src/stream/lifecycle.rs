@@ -23,7 +23,7 @@ use iwarp::{
         Lifecycle,
         Notice,
         QpPhase,
-        Request,
+        QpRequest,
         Requested,
         VerbsState, //
     },
@@ -74,7 +74,7 @@ impl LifecycleWord {
     /// # Errors
     ///
     /// `EINVAL` if the state machine refuses the request.
-    pub(crate) fn request(&self, request: Request) -> Result<Actions> {
+    pub(crate) fn request(&self, request: QpRequest) -> Result<Actions> {
         self.exchange(|state| state.request(request).map_err(|_| EINVAL))
     }
 
@@ -157,7 +157,7 @@ impl QpShared {
     /// # Errors
     ///
     /// `EINVAL` if the state machine refuses the request.
-    pub(crate) fn request(&self, request: Request) -> Result<Set<After>> {
+    pub(crate) fn request(&self, request: QpRequest) -> Result<Set<After>> {
         let actions = self.lifecycle.request(request)?;
         let rest = self.carry_out_now(actions, None);
         Ok(self.carry_out_later(rest))
@@ -172,7 +172,7 @@ impl QpShared {
     /// Also those of `prepare`.
     pub(crate) fn request_if(
         &self,
-        request: Request,
+        request: QpRequest,
         prepare: impl FnOnce(&mut QpInner) -> Result<Option<Terminate>>,
     ) -> Result<Set<After>> {
         let rest = {
@@ -232,7 +232,7 @@ impl QpShared {
     /// # Errors
     ///
     /// `EINVAL` if not.
-    pub(crate) fn allows(&self, request: Request) -> Result {
+    pub(crate) fn allows(&self, request: QpRequest) -> Result {
         self.lifecycle().allows(request).map_err(|_| EINVAL)
     }
 }
@@ -266,7 +266,7 @@ pub(crate) fn qp_state(state: VerbsState) -> QpState {
 impl QpShared {
     /// Brings the queue pair to a phase by what leads to it. Nobody carries out what that requires.
     pub(crate) fn enter(&self, phase: QpPhase) {
-        let attach = Request::Attach {
+        let attach = QpRequest::Attach {
             wait_first_fpdu: false,
         };
         let request = |request| {
@@ -276,15 +276,15 @@ impl QpShared {
             let _ = self.lifecycle.on(event);
         };
         match phase {
-            QpPhase::Idle => request(Request::ResetEnd),
+            QpPhase::Idle => request(QpRequest::ResetEnd),
             QpPhase::Waiting => {
-                request(Request::ModifyInit);
-                request(Request::ModifyRtrPath);
+                request(QpRequest::ModifyInit);
+                request(QpRequest::ModifyRtrPath);
             }
             QpPhase::Rts => request(attach),
             QpPhase::Closing => {
                 request(attach);
-                request(Request::ModifySqd);
+                request(QpRequest::ModifySqd);
             }
             QpPhase::Terminate => event(Event::Fault(Notice::Completion)),
             QpPhase::Error => event(Event::StreamEnded { lost: false }),

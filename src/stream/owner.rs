@@ -84,7 +84,7 @@ use crate::{
 use super::{
     connection::{
         Bound,
-        Connection, //
+        StreamConnection, //
     },
     ending::{
         request_text,
@@ -298,7 +298,7 @@ impl QpShared {
         }
     }
 
-    pub(crate) fn conn(&self) -> Option<Arc<Connection>> {
+    pub(crate) fn conn(&self) -> Option<Arc<StreamConnection>> {
         let inner = self.inner.lock();
         inner.conn.as_ref().map(|bound| bound.connection.clone())
     }

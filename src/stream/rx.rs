@@ -76,7 +76,7 @@ use recv::Incoming;
 
 use super::{
     connection::{
-        Connection,
+        StreamConnection,
         StreamParams, //
     },
     owner::QpShared, //
@@ -96,7 +96,7 @@ pub(crate) struct Rx {
 
 /// The receive side of an attached stream.
 pub(crate) struct RxStream {
-    conn: Arc<Connection>,
+    conn: Arc<StreamConnection>,
     receiver: Receiver,
     crc: Crc,
     /// The receive work request dequeued last.
@@ -213,7 +213,7 @@ impl RxStream {
     ///
     /// `ENOMEM`.
     pub(crate) fn new(
-        conn: &Arc<Connection>,
+        conn: &Arc<StreamConnection>,
         params: &StreamParams,
         extensions: Extensions,
     ) -> Result<KBox<Self>> {
@@ -233,7 +233,7 @@ impl RxStream {
     }
 
     /// Returns whether it is the stream of this connection.
-    pub(crate) fn is_of(&self, conn: &Arc<Connection>) -> bool {
+    pub(crate) fn is_of(&self, conn: &Arc<StreamConnection>) -> bool {
         Arc::ptr_eq(&self.conn, conn)
     }
 

@@ -97,7 +97,7 @@ use send::TcpSender;
 
 use super::{
     connection::{
-        Connection,
+        StreamConnection,
         StreamParams, //
     },
     ending::terminate_number,
@@ -119,7 +119,7 @@ pub(crate) struct Tx {
 
 /// The transmit side of an attached stream.
 pub(crate) struct TxStream {
-    conn: Arc<Connection>,
+    conn: Arc<StreamConnection>,
     batch: TxBatch,
     /// Octets of the stream put into batches so far.
     appended: u64,
@@ -271,7 +271,7 @@ impl TxStream {
     ///
     /// `ENOMEM`.
     pub(crate) fn new(
-        conn: &Arc<Connection>,
+        conn: &Arc<StreamConnection>,
         params: &StreamParams,
         extensions: Extensions,
         writes: WriteCompletion,

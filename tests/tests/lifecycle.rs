@@ -22,22 +22,22 @@ use iwarp::{
         Event,
         Lifecycle,
         QpPhase,
-        Refused,
-        Request, //
+        QpRequest,
+        Refused, //
     }, //
 };
 
 /// What may happen to a queue pair.
 #[derive(Clone, Copy, PartialEq)]
 enum Input {
-    Request(Request),
+    Request(QpRequest),
     Event(Event),
 }
 
 impl Input {
     /// Returns all of them.
     fn all() -> impl Iterator<Item = Self> {
-        let requests = Request::ALL.into_iter().map(Self::Request);
+        let requests = QpRequest::ALL.into_iter().map(Self::Request);
         requests.chain(Event::ALL.into_iter().map(Self::Event))
     }
 
@@ -85,7 +85,7 @@ fn outcome(state: Lifecycle, input: Input) -> String {
     for (name, value) in QUALIFIERS {
         let (is, was) = (value(next), value(state));
         // A reset returns everything to the values of a new queue pair.
-        if is != was && input != Input::Request(Request::ResetEnd) {
+        if is != was && input != Input::Request(QpRequest::ResetEnd) {
             parts.push(format!("{name} {is}"));
         }
     }

@@ -189,7 +189,7 @@ mod streams {
             })
         }
 
-        fn connection(&self, which: usize) -> Arc<Connection> {
+        fn connection(&self, which: usize) -> Arc<StreamConnection> {
             self.ours[which].connection.clone()
         }
 

@@ -68,7 +68,7 @@ use crate::{
         InboundRequest, //
     },
     stream::{
-        connection::Connection,
+        connection::StreamConnection,
         owner::QpShared, //
     }, //
 };
@@ -98,7 +98,7 @@ pub(crate) enum Need {
 
 /// Names the payload of one FPDU.
 pub(crate) struct PayloadKey {
-    pub(super) conn: Arc<Connection>,
+    pub(super) conn: Arc<StreamConnection>,
     /// Position of the FPDU in the stream.
     pub(super) position: u64,
     /// Offset of the payload in the message.

@@ -42,10 +42,7 @@ use iwarp::{
 };
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::Relaxed,
-        Arc, //
-    }, //
+    sync::atomic::Relaxed, //
 };
 use kernel_ext::{
     rdma::{

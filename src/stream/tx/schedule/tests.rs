@@ -23,6 +23,7 @@ mod schedule {
         ddp::Msn,
         lifecycle::Event, //
     };
+    use kernel::sync::Arc;
     use kernel_ext::{
         mm::{
             memcg::Memcg,
