@@ -39,8 +39,8 @@
 #                       the module KUnit and the guest suites run in User-Mode Linux: half an hour
 #                       (tests/coverage)
 #   make bench          measures riwarp, siw, rxe and TCP in QEMU and, natively, in User-Mode
-#                       Linux, in up to an hour; BENCH="NAME=VALUE..." selects measurements
-#                       (tests/bench)
+#                       Linux, on one host and between two, in about an hour; BENCH="NAME=VALUE..."
+#                       selects measurements (tests/bench)
 #   make check          checks formatting, lints and docs/conformance.md, and runs the tests that
 #                       need no kernel
 #   make kdir           makes the kernel tree to build against

@@ -37,6 +37,7 @@ NAMES = {
 COLOURS = {"riw0": "#c00000", "rsiw": "#e08000", "siw": "#0060c0", "rxe": "#808080", "tcp": "#008040"}
 ENGINES = {
     "native": "User-Mode Linux, at the speed of the machine",
+    "hosts": "Two hosts of User-Mode Linux, at the speed of the machine",
     "qemu": "QEMU, with the stock kernel",
 }
 RATIOS = [("riw0", "siw"), ("rsiw", "siw"), ("riw0", "tcp"), ("rsiw", "tcp"), ("riw0", "rxe"),

@@ -46,7 +46,7 @@ build_modules() {
 measure() {
 	"${@:2}" --no-build --share "$share" --timeout 7200 tests/guest/bench.sh "${settings[@]}" "MODULES=$modules" |
 		awk -v engine="$1" -v rows="$share/rows" '
-			!sub(/^row\t/, "row\t" engine "\t") { print; next }
+			!sub(/^(\[g1\] )?row\t/, "row\t" engine "\t") { print; next }
 			{ print >>rows; printf "\r%d figures", ++n >"/dev/stderr"; fflush() }
 			END { print "" >"/dev/stderr" }'
 	[ "${PIPESTATUS[0]}" = 0 ] || status=1

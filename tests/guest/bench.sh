@@ -1,9 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Measures for tests/bench and tests/native-compare, in one guest of qemu/run or uml/run. Both ends
-# of a connection are on one device, so the path is the loopback interface, and only the driver
-# differs. In each round the devices take turns, so that a slow spell of the machine affects all of
-# them. Prints
+# Measures for tests/bench, tests/native-compare and tests/instructions, in one guest of qemu/run or
+# uml/run, or in two of uml/run. In one, both ends of a connection are on one device, so the path is
+# the loopback interface, and only the driver differs. Between two, each device has a link, and the
+# second guest serves; perftest and `least` are for one. In each round the devices take turns, so
+# that a slow spell of the machine affects all of them. Prints
 #
 #     row MTU TEST SIZE DEPTH DEVICE ROUND UNIT FIGURE
 #
@@ -11,15 +12,16 @@
 # the operation, or siw or rxe has failed; a line that begins with # then says why.
 # A latency test of rbench prints three rows: the mean, p50 and p99.
 #
-# Arguments NAME=VALUE: MTUS; TESTS (TEST:SIZE[:DEPTH], with the names of rbench, tests/native, of
-# perftest's programs, or nvme_ and fio's word for the way: a disk over NVMe-oF); DEVICES (siw; rxe;
-# riw0, riw1: riwarp without and with CRC; rsiw, rsiw1: the same of riwarp_siw; tcp: a socket, or
-# NVMe/TCP, instead; least, least1: the least work of any device, without and with CRC,
-# tests/native/least.c); ROUNDS; DURATION (seconds of a run of rbench or fio); COUNT: operations of a
-# run of rbench instead, and its figure is the instructions of one, if the guest's clock counts them
-# (qemu/run --icount); MODULES: files of riwarp.ko below /mnt/share that take turns in each round,
-# and whose name follows that of the device, after a colon (default: the checkout's module);
-# PROFILE=1 writes the addresses of all functions to /mnt/out before it measures, for tests/profile.
+# Arguments NAME=VALUE: MTUS (between two guests that of the links); TESTS (TEST:SIZE[:DEPTH], with
+# the names of rbench, tests/native, of perftest's programs, or nvme_ and fio's word for the way: a
+# disk over NVMe-oF); DEVICES (siw; rxe; riw0, riw1: riwarp without and with CRC; rsiw, rsiw1: the
+# same of riwarp_siw; tcp: a socket, or NVMe/TCP, instead; least, least1: the least work of any
+# device, without and with CRC, tests/native/least.c); ROUNDS; DURATION (seconds of a run of rbench
+# or fio); COUNT: operations of a run of rbench instead, and its figure is the instructions of one,
+# if the guest's clock counts them (qemu/run --icount); MODULES: files of riwarp.ko below /mnt/share
+# that take turns in each round, and whose name follows that of the device, after a colon (default:
+# the checkout's module); PROFILE=1 writes the addresses of all functions to /mnt/out before it
+# measures, for tests/profile.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -40,15 +42,14 @@ riw1 riwarp 1
 rsiw riwarp_siw 0
 rsiw1 riwarp_siw 1'
 
+# The number of a device's link, vec1 to vec6, or of TCP's, eth0.
+declare -A LINK_OF=([tcp]=0 [siw]=1 [rxe]=2 [riw0]=3 [riw1]=4 [rsiw]=5 [rsiw1]=6)
+
+# address_of DEVICE: prints that of the guest that serves; TCP goes over eth0.
 address_of() {
 	case $1 in
-	siw | tcp) echo 10.74.1.1 ;;
-	rxe) echo 10.74.2.1 ;;
-	riw0) echo 10.74.3.1 ;;
-	riw1) echo 10.74.4.1 ;;
-	rsiw) echo 10.74.5.1 ;;
-	rsiw1) echo 10.74.6.1 ;;
-	*) die "no device $1" ;;
+	tcp) echo "10.77.0.$NGUESTS" ;;
+	*) echo "10.74.${LINK_OF[$1]}.$NGUESTS" ;;
 	esac
 }
 
@@ -56,10 +57,14 @@ address_of() {
 device() {
 	[[ " $DEVICES " = *" $1 "* ]] || return 0
 	if [ ! -e "/sys/class/net/n$1" ]; then
-		ip link add "n$1" type dummy
+		if [ "$NGUESTS" = 1 ]; then
+			ip link add "n$1" type dummy
+		else
+			ip link set "vec${LINK_OF[$1]}" name "n$1"
+		fi
 		NETDEVS_MADE+=("n$1")
 		ip link set "n$1" up
-		address_add - "n$1" "$(address_of "$1")/24"
+		address_add - "n$1" "10.74.${LINK_OF[$1]}.$GUEST/24"
 	fi
 	link_add - "$1" "$2" "n$1"
 	[ -z "${3:-}" ] || setting - "$1" crc "$3"
@@ -67,10 +72,14 @@ device() {
 
 # exchange FILE: loads this module in place of the current one and makes riwarp's devices anew.
 exchange() {
-	local name type crc
+	local name type crc port
 	[ "$1" != "$loaded" ] || return 0
 	while read -r name type crc; do
-		! link_exists - "$name" || link_del - "$name"
+		link_exists - "$name" || continue
+		# A target does not listen on a device that is made anew.
+		port=$(port_of "$name")
+		[ ! -d "$port" ] || { rm "$port/subsystems/$NQN"; rmdir "$port"; }
+		link_del - "$name"
 	done <<<"$OURS"
 	[ ! -d /sys/module/riwarp ] || rmmod riwarp
 	if [ "$1" = - ]; then modprobe riwarp; else insmod "/mnt/share/$1"; fi
@@ -172,39 +181,76 @@ iterations() {
 with_fio() {
 	local way=${test#nvme_} field=8
 	[[ $way != *write ]] || field=49
-	IP4_B=$(address_of "$device")
-	FABRIC=rdma SERVICE=4420
-	[ "$device" != tcp ] || FABRIC=tcp SERVICE=4421
+	target "$device"
 	{
-		served && (connect -i 1) && timeout 60 fio --name=bench --filename="$DISK" --direct=1 --ioengine=libaio \
-			--rw="$way" --bs="$size" --iodepth="$depth" --size=200M --time_based --runtime="${DURATION}s" \
-			--gtod_reduce=1 --minimal --terse-version=3 --output="$TMP/fio"
+		modprobe "nvme-$FABRIC" && on_server served "$device" && (connect -i 1) &&
+			timeout 60 fio --name=bench --filename="$DISK" --direct=1 --ioengine=libaio --rw="$way" --bs="$size" \
+			--iodepth="$depth" --size=200M --time_based --runtime="${DURATION}s" --gtod_reduce=1 --minimal \
+			--terse-version=3 --output="$TMP/fio"
 	} >"$TMP/said" 2>&1 </dev/null || { disconnect >/dev/null 2>&1 || true; return 1; }
 	disconnect >"$TMP/said" 2>&1 && eventually 10 test ! -b "$DISK" || return 1
 	cut -d';' -f"$field" "$TMP/fio" | sed 's/^/IOPS /' >"$TMP/figures"
 }
 
-# served: sets up the target at the device's address, once.
+# target DEVICE: says where the disk is by this device.
+target() {
+	IP4_B=$(address_of "$1") FABRIC=rdma SERVICE=4420
+	[ "$1" != tcp ] || FABRIC=tcp SERVICE=4421
+}
+
+# served DEVICE: sets up the target at the device's address, once.
 served() {
-	modprobe -a "nvmet-$FABRIC" "nvme-$FABRIC" || return 1
+	target "$1"
+	modprobe "nvmet-$FABRIC" || return 1
 	if [ ! -d "$TARGET/subsystems/$NQN" ]; then
 		modprobe null_blk && subsystem_up /dev/nullb0 || return 1
 	fi
-	[[ " $ports " = *" $device "* ]] || { ports+=" $device" && port_up "$(wc -w <<<"$ports")"; }
+	[ -d "$(port_of "$1")" ] || port_up $((LINK_OF[$1] + 1))
 }
-ports=''
+
+port_of() { echo "$TARGET/ports/$((LINK_OF[$1] + 1))"; }
+
+# on_server COMMAND...: runs a function of this script in the guest that serves. The other, if there
+# are two, asks it by files in /mnt/out, and if the function fails there, the run ends.
+on_server() {
+	[ "$NGUESTS" = 2 ] || { "$@"; return; }
+	asked=$((asked + 1))
+	echo "$*" >"/mnt/out/ask$asked"
+	eventually 60 test -e "/mnt/out/done$asked"
+}
+asked=0
+
+# obey: runs what the other guest asks for, until that is `end`.
+obey() {
+	local words=()
+	while [ "${words[*]}" != end ]; do
+		asked=$((asked + 1))
+		until [ -s "/mnt/out/ask$asked" ]; do nap 0.1; done
+		read -ra words <"/mnt/out/ask$asked"
+		[ "${words[*]}" = end ] || "${words[@]}"
+		: >"/mnt/out/done$asked"
+	done
+}
 
 load_modules siw
 [[ " $DEVICES " != *' rxe '* ]] || load_modules rdma_rxe
 loaded=''
 device siw siw
 device rxe rxe
-[[ " $DEVICES " != *' tcp '* ]] || [ -e /sys/class/net/nsiw ] || address_add - lo "$(address_of tcp)/32"
 exchange "${modules[0]}"
-"$VERBS_DIR/rbench" -s >"$TMP/server" 2>&1 &
-server=$!
-STARTED=$server
-wait_listen 18550
+if [ "$GUEST" = "$NGUESTS" ]; then
+	"$VERBS_DIR/rbench" -s >"$TMP/server" 2>&1 &
+	server=$!
+	STARTED=$server
+	wait_listen 18550
+fi
+if [ "$GUEST" = 2 ]; then
+	obey
+	kill "$server"
+	finish
+fi
+# Returns when it can serve.
+on_server true
 if [ "${PROFILE:-0}" = 1 ]; then
 	cat /proc/kallsyms >/mnt/out/kallsyms
 	touch /mnt/out/kallsyms.done
@@ -218,6 +264,7 @@ for mtu in $MTUS; do
 			done
 			for ((i = 0; i < ${#modules[@]}; i++)); do
 				module=${modules[round % 2 ? ${#modules[@]} - 1 - i : i]}
+				on_server exchange "$module"
 				exchange "$module"
 				for kind in $DEVICES; do
 					[[ $kind =~ ^(siw|rxe|tcp|least1?)$ ]] || measure "$kind" "$module"
@@ -226,5 +273,5 @@ for mtu in $MTUS; do
 		done
 	done
 done
-kill "$server"
+if [ "$NGUESTS" = 1 ]; then kill "$server"; else on_server end; fi
 finish
