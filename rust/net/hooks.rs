@@ -360,8 +360,8 @@ impl<T: SocketEvents> Deref for Hooked<T> {
 }
 
 impl<T: SocketEvents> Drop for Hooked<T> {
-    /// Unhooks, then closes the socket unless somebody else has it; resets connections in its accept
-    /// queue. Context: process.
+    /// Unhooks, then closes the socket unless somebody else has it; resets connections in its
+    /// accept queue. Context: process.
     fn drop(&mut self) {
         self.unhook();
     }

@@ -612,19 +612,19 @@ impl Lifecycle {
             _ => stay,
         };
         let row = match request {
-            //                                 Idle       Waiting       Rts             Closing     Terminate   Error  Gone
-            QpRequest::ModifyInit         => [stay,      NO,           unless_by_path, NO,         NO,         NO,    NO],
-            QpRequest::ModifyRtr          => [stay,      NO,           unless_by_path, NO,         NO,         NO,    NO],
-            QpRequest::ModifyRtrPath      => [if_init,   NO,           NO,             NO,         NO,         NO,    NO],
-            QpRequest::ModifyRts          => [NO,        if_searching, stay,           NO,         NO,         NO,    NO],
-            QpRequest::ModifySqd          => [NO,        NO,           CLOS,           stay,       stay,       stay,  stay],
-            QpRequest::ModifySqe          => [NO,        NO,           TERM,           TERM,       stay,       stay,  stay],
-            QpRequest::ModifyErr          => [ERR,       ERR,          ERR,            ERR,        ERR,        stay,  NO],
-            QpRequest::ResetBegin { .. }  => [if_posted, if_posted,    if_by_path,     if_by_path, if_by_path, stay,  NO],
-            QpRequest::ResetEnd           => [IDLE,      IDLE,         NO,             NO,         NO,         IDLE,  NO],
-            QpRequest::Bind               => [stay,      NO,           NO,             NO,         NO,         NO,    NO],
-            QpRequest::BindSearch         => [NO,        stay,         NO,             NO,         NO,         NO,    NO],
-            QpRequest::Attach { .. }      => [RTS,       RTS,          NO,             NO,         NO,         NO,    NO],
+            // Idle, Waiting, Rts, Closing, Terminate, Error, Gone.
+            QpRequest::ModifyInit     => [stay,      NO,           unless_by_path, NO,         NO,         NO,    NO],
+            QpRequest::ModifyRtr      => [stay,      NO,           unless_by_path, NO,         NO,         NO,    NO],
+            QpRequest::ModifyRtrPath  => [if_init,   NO,           NO,             NO,         NO,         NO,    NO],
+            QpRequest::ModifyRts      => [NO,        if_searching, stay,           NO,         NO,         NO,    NO],
+            QpRequest::ModifySqd      => [NO,        NO,           CLOS,           stay,       stay,       stay,  stay],
+            QpRequest::ModifySqe      => [NO,        NO,           TERM,           TERM,       stay,       stay,  stay],
+            QpRequest::ModifyErr      => [ERR,       ERR,          ERR,            ERR,        ERR,        stay,  NO],
+            QpRequest::ResetBegin{..} => [if_posted, if_posted,    if_by_path,     if_by_path, if_by_path, stay,  NO],
+            QpRequest::ResetEnd       => [IDLE,      IDLE,         NO,             NO,         NO,         IDLE,  NO],
+            QpRequest::Bind           => [stay,      NO,           NO,             NO,         NO,         NO,    NO],
+            QpRequest::BindSearch     => [NO,        stay,         NO,             NO,         NO,         NO,    NO],
+            QpRequest::Attach{..}     => [RTS,       RTS,          NO,             NO,         NO,         NO,    NO],
         };
         self.column(row)
     }

@@ -320,8 +320,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Starts to connect, before the transition from RTR to RTS with a destination. If a peer that is being accepted expects
-    /// another PSN, resets its connection and continues the search.
+    /// Starts to connect, before the transition from RTR to RTS with a destination. If a peer that
+    /// is being accepted expects another PSN, resets its connection and continues the search.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Every reachable state of a queue pair, and the effect of each request and event on it, as a text
-//! (lifecycle.txt): for each of them and each phase, the changes and the actions. Brackets name the other
-//! parts of the state that decide the effect; those not named make no difference.
+//! (lifecycle.txt): for each of them and each phase, the changes and the actions. Brackets name the
+//! other parts of the state that decide the effect; those not named make no difference.
 //!
 //! A change of the state machine shows as a change of that file. `LIFECYCLE=write cargo test --test
 //! lifecycle` writes it anew.
