@@ -10,7 +10,8 @@
 //! | [`After`] | once the caller has released its locks |
 //! | [`Later`] | by the work item of the connection |
 //!
-//! The driver has one executor for each type, which matches all of it.
+//! The driver has one executor for each of the first two, which matches all of it. Of the third the
+//! steps of the connection read each flag.
 //!
 //! Pure, any context.
 

@@ -370,7 +370,7 @@ impl Qp {
             }
         };
         if let Some(conn) = impostor {
-            self.ask(&conn, Later::Abort);
+            self.ask(&conn, Set::NONE.with(Later::Abort));
         }
         Ok(())
     }
@@ -498,7 +498,7 @@ impl Qp {
         oob.promised = Some(theirs.receive_psn);
         oob.extensions = oob.pair.agree(theirs);
         if let Some(old) = &old {
-            self.ask(old, Later::Abort);
+            self.ask(old, Set::NONE.with(Later::Abort));
         }
         Ok((oob.depths, oob.pair.announcement()))
     }
@@ -597,9 +597,7 @@ impl Qp {
 
     /// Returns whether a connection is the bound one.
     pub(super) fn is_bound(&self, conn: &Arc<StreamConnection>) -> bool {
-        let inner = self.inner.lock();
-        let bound = inner.conn.as_ref();
-        bound.is_some_and(|bound| bound.is(conn))
+        self.inner.lock().is_bound(conn)
     }
 }
 

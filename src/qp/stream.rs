@@ -78,10 +78,9 @@ impl Qp {
 
     /// Queues the work item of a connection, which waits for octets that are processed now.
     pub(super) fn processed(&self, conn: &Arc<StreamConnection>) {
-        if let Some(bound) = self.inner.lock().conn.as_ref() {
-            if bound.is(conn) {
-                bound.enqueue(&self.device.queues.stream);
-            }
+        let inner = self.inner.lock();
+        if let Some(bound) = inner.conn.as_ref().filter(|bound| bound.is(conn)) {
+            bound.enqueue(&self.device.queues.stream);
         }
     }
 
@@ -142,9 +141,8 @@ impl Qp {
                 }
             }
             // Fails if the queue pair was destroyed in between, or bound to another connection.
-            self.request_if(attach, |inner| match &inner.conn {
-                Some(bound) if bound.is(conn) => Ok(None),
-                Some(_) | None => Err(EINVAL),
+            self.request_if(attach, |inner| {
+                inner.is_bound(conn).then_some(None).ok_or(EINVAL)
             })?
         };
         self.carry_out(after, Runner::Step);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The published state of a queue pair: a word that every context may read, and that changes only
-//! through the state machine in [`iwarp::lifecycle`]; and the executors of what comes with a
-//! transition ([`Now`]) and of what it asks of the connection ([`Later`]). That of [`After`] is in
-//! `qp/actions.rs`.
+//! through the state machine in [`iwarp::lifecycle`]; and the executor of what comes with a
+//! transition ([`Now`]). What it asks of the connection ([`Later`]) is passed on; the executor of
+//! [`After`] is in `qp/actions.rs`.
 //!
 //! Context: any.
 
@@ -207,23 +207,20 @@ impl QpShared {
 
     /// Has the connection do its part, and returns the rest.
     fn carry_out_later(&self, (after, later): Rest) -> Set<After> {
-        for action in later.iter() {
-            match action {
-                Later::ReportFirstFpdu | Later::Leave | Later::Close | Later::Abort => {
-                    if let Some(bound) = &self.inner.lock().conn {
-                        self.ask(bound, action);
-                    }
-                }
+        if !later.is_empty() {
+            // The lock keeps the connection bound.
+            if let Some(bound) = &self.inner.lock().conn {
+                self.ask(bound, later);
             }
         }
         after
     }
 
-    /// Asks something of a connection, and queues its work item.
-    ///
-    /// Context: any; a connection that is bound needs no reference of its own meanwhile.
-    pub(crate) fn ask(&self, bound: &Bound, what: Later) {
-        bound.connection.ask(what);
+    /// Asks something of a connection, and queues its work item. Context: any.
+    pub(crate) fn ask(&self, bound: &Bound, what: Set<Later>) {
+        for action in what.iter() {
+            bound.connection.ask(action);
+        }
         bound.enqueue(&self.device.queues.stream);
     }
 

@@ -122,6 +122,13 @@ pub(crate) struct QpInner {
     pub(crate) negotiated: Option<Negotiated>,
 }
 
+impl QpInner {
+    /// Returns whether the queue pair is bound to this connection.
+    pub(crate) fn is_bound(&self, conn: &Arc<StreamConnection>) -> bool {
+        self.conn.as_ref().is_some_and(|bound| bound.is(conn))
+    }
+}
+
 /// What two ends have agreed on.
 #[derive(Clone, Copy)]
 pub(crate) struct Negotiated {
