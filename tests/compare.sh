@@ -44,12 +44,16 @@ build_modules() {
 # measure ENGINE COMMAND...: boots guests by the command, which run tests/guest/bench.sh with the
 # settings, and adds its rows to $share/rows. Shows what else they say, and the number of figures.
 measure() {
+	local line row=$'row\t' figures=0
 	"${@:2}" --no-build --share "$share" --timeout 7200 tests/guest/bench.sh "${settings[@]}" "MODULES=$modules" |
-		awk -v engine="$1" -v rows="$share/rows" '
-			!sub(/^(\[g1\] )?row\t/, "row\t" engine "\t") { print; next }
-			{ print >>rows; printf "\r%d figures", ++n >"/dev/stderr"; fflush() }
-			END { print "" >"/dev/stderr" }'
+		while IFS= read -r line; do
+			line=${line#"[g1] "}
+			[[ $line = "$row"* ]] || { echo "$line"; continue; }
+			echo "$row$1"$'\t'"${line#"$row"}" >>"$share/rows"
+			printf '\r%d figures' "$((figures += 1))" >&2
+		done
 	[ "${PIPESTATUS[0]}" = 0 ] || status=1
+	echo >&2
 }
 status=0
 
