@@ -1,17 +1,17 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # What a counter at nice 0 keeps of its processor beside a process at nice 19 that sleeps while the
-# device carries out its requests: with two processors, and with one.
+# device carries out its requests: with two processors, and with one. And how long a disk takes beside
+# 1000 such queue pairs.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
 SECOND=/sys/devices/system/cpu/cpu1/online
 
-# share: measures it with the processors that are there.
+# share NAME: measures it with the processors that are there.
 share() {
-	local name
-	name=processors_$(nproc)
+	local name=$1
 	ends_up self
 	export EXTENSIONS=1
 	ln -s "$VERBS_DIR/share" "$TMP/$name"
@@ -22,11 +22,15 @@ share() {
 	within 60 rmmod "$MODULE"
 }
 
-# Else 256 queue pairs would have more in flight than TCP may keep.
+# Else many queue pairs would have more in flight than TCP may keep.
 sysctl -qw net.ipv4.tcp_wmem='4096 65536 262144'
-share
+share "processors_$(nproc)"
 if [ -w $SECOND ]; then
 	echo 0 >$SECOND
-	share
+	share processors_1
 fi
+# A timer ends each read after 0.2 ms.
+modprobe null_blk nr_devices=1 irqmode=2 completion_nsec=200000
+export DISK=/dev/nullb0
+share disk
 finish
