@@ -36,6 +36,8 @@ use kernel_ext::{
         },
         types::{
             Owner,
+            QpAttr,
+            QpAttrMask,
             QpCaps,
             QpType,
             SignalPolicy,
@@ -52,7 +54,10 @@ use kernel_ext::{
 
 use crate::{
     abi::wr::Completion,
-    cm::oob::ports::HeldPorts,
+    cm::{
+        endpoint,
+        oob::ports::HeldPorts, //
+    },
     device::{
         log::log_limit,
         queues::Queues,
@@ -207,6 +212,16 @@ impl Bench {
             link: QpLink::dead()?,
         };
         Qp::create(self.rdma.as_arc_borrow(), init, &mut Udata::none())
+    }
+
+    /// Modifies a queue pair.
+    pub(crate) fn modify(&self, qp: &Arc<Qp>, attr: &QpAttr, mask: QpAttrMask) -> Result {
+        endpoint::modify(&self.rdma.cm, qp, attr, mask)
+    }
+
+    /// Destroys a queue pair.
+    pub(crate) fn destroy(&self, qp: &Arc<Qp>) {
+        endpoint::destroy(&self.rdma.cm, qp);
     }
 }
 

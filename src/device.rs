@@ -578,14 +578,12 @@ mod tests {
                 Mw, //
             },
             pd::Pd, //
-        },
-        qp::Qp, //
+        }, //
     };
     use kernel_ext::{
         mm::mem_map::Shape,
         rdma::{
             bench::kernel_owned,
-            ops::QpOps,
             types::MwType, //
         }, //
     };
@@ -648,7 +646,7 @@ mod tests {
                 Resource::Mr => Mr::fast_reg(pd, kernel_owned(), Shape::Pages, 1).map(drop),
                 Resource::Mw => Mw::new(&pd, MwType::Two).map(drop),
                 Resource::Pd => Pd::new(bench.rdma.regions.clone(), None).map(drop),
-                Resource::Qp => bench.qp(1, &cq).map(Qp::destroy),
+                Resource::Qp => bench.qp(1, &cq).map(|qp| bench.destroy(&qp)),
                 Resource::Srq => bench.srq(1, 0).map(drop),
             };
             used.store(before, Relaxed);

@@ -125,7 +125,7 @@ pub(crate) struct Qp {
     flush_pause: Atomic<u32>,
     /// Serializes a consumer's changes of state and attributes.
     #[pin]
-    modifying: Mutex<()>,
+    pub(crate) modifying: Mutex<()>,
     #[pin]
     attrs: Mutex<Attrs>,
     /// The table that has it.

@@ -5,8 +5,8 @@
 //! It opens, accepts and rejects connections for the iWARP connection manager ([`connect`],
 //! [`accept`], [`reject`], [`abort`]) and for queue pairs that know their peer ([`connect_oob`]).
 //! It exchanges the MPA start-up frames, hands the stream to the queue pair, ends it
-//! ([`StreamConnection::ask`], [`ConnectionOwner::detach_qp`]) and
-//! raises the events of the iWARP connection manager.
+//! ([`StreamConnection::ask`], [`Conn::detach_qp`]) and raises the events of the iWARP connection
+//! manager.
 //!
 //! # One actor per connection
 //!
@@ -35,7 +35,7 @@
 //! * The connection holds its queue pair, behind a [`BhRevocable`], and the queue pair holds the
 //!   connection, from [`Qp::bind`] on. Revoking the link to the queue pair breaks this cycle:
 //!   before `stream_ended` or `unbind`, which make the queue pair drop its reference, and in
-//!   [`ConnectionOwner::detach_qp`].
+//!   [`Conn::detach_qp`].
 //! * A queued work item and the running timer hold a reference each. Release cancels the timer.
 //!
 //! The last reference must be dropped in process context, because that closes the socket: softirq
@@ -46,7 +46,7 @@
 //! # Locks
 //!
 //! A step takes the actor's mutex; so do [`connect`] and [`connect_oob`] while they make the
-//! connection, [`Conn::report`], and [`ConnectionOwner::detach_qp`], which runs a step. No caller
+//! connection, [`Conn::report`], and [`Conn::detach_qp`], which runs a step. No caller
 //! holds a lock of a queue pair or a socket when it takes this mutex, so a step may call into both:
 //! actor > queue pair, actor > socket. The pending reply's spin lock and the table's are innermost:
 //! no calls are made with them held. Socket callbacks take none of these; what they need is atomic
@@ -109,7 +109,6 @@ use crate::{
     qp::Qp,
     stream::connection::{
         Bound,
-        ConnectionOwner,
         StreamConnection,
         STREAM_STEP, //
     }, //
@@ -298,7 +297,8 @@ impl Conn {
         let entry = ConnEntry::take(cm)?;
         let callbacks = Arc::new(StreamCallbacks::new(), GFP_KERNEL)?;
         let socket = Hooked::new(socket, callbacks.clone())?;
-        let connection = StreamConnection::new(socket.socket().clone(), entry.count())?;
+        let connection =
+            StreamConnection::new(entry.number(), socket.socket().clone(), entry.count())?;
         let conn = Arc::pin_init(
             pin_init!(Self {
                 socket,
@@ -333,7 +333,7 @@ impl Conn {
     pub(crate) fn bound(self: &Arc<Self>) -> Bound {
         Bound {
             connection: self.connection.clone(),
-            owner: self.clone(),
+            item: self.clone(),
         }
     }
 
@@ -408,6 +408,22 @@ impl Conn {
         self.qp.as_ref()?.revoke()
     }
 
+    /// Detaches the queue pair. On return the connection no longer calls it, and the iWARP
+    /// connection manager has all events that it waits for.
+    ///
+    /// Resets an open stream. A stream that is being closed in an orderly way continues to close,
+    /// so that the peer gets what was sent.
+    ///
+    /// Context: process; the caller holds no lock that the queue pair takes when the connection
+    /// binds, attaches or unbinds it, or reports the end of the stream.
+    pub(in crate::cm) fn detach_qp(self: &Arc<Self>) {
+        want(&self.wants.orphan);
+        drop(self.take_qp());
+        // Waits for a running step, which has a reference to the queue pair of its own, and then
+        // acts on the request.
+        self.step();
+    }
+
     /// Passes what has arrived to its receiver.
     ///
     /// Context: softirq, or process with the socket locked.
@@ -423,16 +439,6 @@ impl Conn {
             }
             Route::Nobody => inbound.consume(inbound.available()),
         }
-    }
-}
-
-impl ConnectionOwner for Conn {
-    fn detach_qp(self: ArcBorrow<'_, Self>) {
-        want(&self.wants.orphan);
-        drop(self.take_qp());
-        // Waits for a running step, which has a reference to the queue pair of its own, and then
-        // acts on the request.
-        Arc::from(self).step();
     }
 }
 

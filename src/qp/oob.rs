@@ -756,12 +756,12 @@ mod tests {
             ..QpAttr::default()
         };
         let mask = QpAttrMask::STATE.union(FOR_RTS);
-        let changed = Qp::modify(qp.as_arc_borrow(), &attr, mask);
+        let changed = bench.modify(&qp, &attr, mask);
         let action = (*qp.oob.lock()).as_mut().map(|oob| {
             oob.bond = Bond::Free;
             oob.next_action()
         });
-        Qp::destroy(qp);
+        bench.destroy(&qp);
         changed?;
         match action {
             Some(OobAction::Connect(connect)) => Ok(connect.depths.ord),
@@ -770,7 +770,7 @@ mod tests {
     }
 
     /// Makes a queue pair that accepts a peer, which expects it to send from PSN 1, and runs `f`.
-    fn while_accepting(f: impl FnOnce(&Arc<Qp>, &Arc<Conn>) -> Result) -> Result {
+    fn while_accepting(f: impl FnOnce(&Bench, &Arc<Qp>, &Arc<Conn>) -> Result) -> Result {
         let bench = Bench::new()?;
         let qp = bench.qp(4, &bench.cq(4)?)?;
         let (near, _far) = pair(Family::V4)?;
@@ -782,9 +782,9 @@ mod tests {
         });
         qp.inner.lock().conn = Some(conn.bound());
         qp.enter(QpPhase::Waiting);
-        let done = f(&qp, &conn);
+        let done = f(&bench, &qp, &conn);
         conn.end_of_nobody();
-        Qp::destroy(qp);
+        bench.destroy(&qp);
         done
     }
 
@@ -794,14 +794,14 @@ mod tests {
 
     #[test]
     fn a_peer_with_another_psn_is_unbound_at_once() -> Result {
-        while_accepting(|qp, conn| {
+        while_accepting(|bench, qp, conn| {
             let attr = QpAttr {
                 qp_state: QpState::Rts,
                 sq_psn: 2,
                 ..QpAttr::default()
             };
             let mask = QpAttrMask::STATE.union(FOR_RTS);
-            Qp::modify(qp.as_arc_borrow(), &attr, mask)?;
+            bench.modify(qp, &attr, mask)?;
             // Its first octets have arrived before it is reset.
             assert_eq!(qp.attach(&conn.connection, &PARAMS), Err(EINVAL));
             qp.give_up_oob(&conn.connection);
@@ -826,10 +826,10 @@ mod tests {
             ..QpAttr::default()
         };
         let mask = QpAttrMask::STATE.union(FOR_RTS);
-        let changed = Qp::modify(qp.as_arc_borrow(), &attr, mask);
+        let changed = bench.modify(&qp, &attr, mask);
         bench.device.queues.tx.flush();
         let flushed = polled(&cq);
-        Qp::destroy(qp);
+        bench.destroy(&qp);
         assert_eq!(changed, Err(EINVAL));
         assert!(matches!(flushed, Some((7, Some(WcStatus::Flushed), _))));
         Ok(())
@@ -837,7 +837,7 @@ mod tests {
 
     #[test]
     fn a_peer_whose_stream_cannot_begin_ends_the_search() -> Result {
-        while_accepting(|qp, conn| {
+        while_accepting(|_, qp, conn| {
             qp.give_up_oob(&conn.connection);
             assert!(!searches(qp));
             assert_eq!(qp.phase(), QpPhase::Error);

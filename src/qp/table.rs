@@ -134,7 +134,6 @@ mod tests {
         fault::Fault,
         stag::Stag, //
     };
-    use kernel_ext::rdma::ops::QpOps;
 
     /// What is tied to a queue pair is of no use to a later one (DDP-89, RDMAP-161, -166).
     #[test]
@@ -148,14 +147,14 @@ mod tests {
         let (number, stream) = (first.number, first.stream_id());
         let target = Target::new(&bench.pd, stream.qp, 0)?;
         let key = Stag::new(target.key());
-        Qp::destroy(first);
+        bench.destroy(&first);
         let second = made()?;
         assert_eq!(second.number, number);
         assert!(second.stream_id().qp != stream.qp);
         let refused = second.invalidate_remote(key);
         assert_eq!(refused, Err(Fault::InvalidateForbidden));
         assert!(target.is_valid(&bench.pd));
-        Qp::destroy(second);
+        bench.destroy(&second);
         // Both are gone before their table.
         qps.flush();
         Ok(())

@@ -120,7 +120,7 @@ mod posting {
 
     impl Drop for QpRig {
         fn drop(&mut self) {
-            Qp::destroy(self.qp.clone());
+            self.bench.destroy(&self.qp);
         }
     }
 
@@ -227,7 +227,7 @@ mod posting {
         let (cq, srq) = (bench.cq(4)?, bench.srq(4, 0)?);
         let made = bench.qp_of((4, u32::MAX), Some(srq), &cq)?;
         assert_eq!((made.caps.max_send_wr, made.caps.max_recv_wr), (4, 0));
-        Qp::destroy(made.qp);
+        bench.destroy(&made.qp);
         for places in [(MAX_QP_WR + 1, 4), (4, MAX_QP_WR + 1), (u32::MAX, 4)] {
             assert_eq!(bench.qp_of(places, None, &cq).err(), Some(EINVAL));
         }
@@ -263,7 +263,7 @@ mod posting {
                 qp_state: QpState::Err,
                 ..QpAttr::default()
             };
-            Qp::modify(rig.qp.as_arc_borrow(), &attr, QpAttrMask::STATE)?;
+            rig.bench.modify(&rig.qp, &attr, QpAttrMask::STATE)?;
             later = polled(&rig.cq).is_none();
             rig.settle();
             if later {
@@ -275,30 +275,30 @@ mod posting {
     }
 
     /// Modifies the queue pair to RTS.
-    fn to_rts(qp: &Arc<Qp>) -> Result {
+    fn to_rts(rig: &QpRig) -> Result {
         let attr = QpAttr {
             qp_state: QpState::Rts,
             ..QpAttr::default()
         };
-        Qp::modify(qp.as_arc_borrow(), &attr, QpAttrMask::STATE)
+        rig.bench.modify(&rig.qp, &attr, QpAttrMask::STATE)
     }
 
     #[test]
     fn who_is_in_rts_stays_there_until_the_end() -> Result {
         for oob in [false, true] {
             let rig = QpRig::new()?;
-            assert_eq!(to_rts(&rig.qp), Err(EINVAL));
+            assert_eq!(to_rts(&rig), Err(EINVAL));
             if oob {
                 // It starts an out-of-band connect.
                 rig.qp.enter(QpPhase::Waiting);
                 let _ = rig.qp.lifecycle.request(QpRequest::ModifyRts);
-                assert_eq!(to_rts(&rig.qp), Ok(()));
+                assert_eq!(to_rts(&rig), Ok(()));
             }
             rig.qp.enter(QpPhase::Rts);
-            assert_eq!(to_rts(&rig.qp), Ok(()));
+            assert_eq!(to_rts(&rig), Ok(()));
             for phase in [QpPhase::Closing, QpPhase::Terminate, QpPhase::Error] {
                 rig.qp.enter(phase);
-                assert_eq!(to_rts(&rig.qp), Err(EINVAL));
+                assert_eq!(to_rts(&rig), Err(EINVAL));
             }
         }
         Ok(())
@@ -315,7 +315,7 @@ mod posting {
                 ..QpAttr::default()
             };
             let mask = QpAttrMask::STATE | QpAttrMask::EN_SQD_ASYNC_NOTIFY;
-            Qp::modify(rig.qp.as_arc_borrow(), &attr, mask)
+            rig.bench.modify(&rig.qp, &attr, mask)
         };
         assert_eq!((drain(1), rig.qp.phase()), (Err(EOPNOTSUPP), QpPhase::Rts));
         assert_eq!((drain(0), rig.qp.phase()), (Ok(()), QpPhase::Closing));
@@ -328,24 +328,24 @@ mod posting {
             let attr = qp.attr();
             (attr.qp_state, attr.sq_draining)
         };
-        let drain = |qp: &Arc<Qp>| {
+        let drain = |rig: &QpRig| {
             let attr = QpAttr {
                 qp_state: QpState::Sqd,
                 ..QpAttr::default()
             };
-            Qp::modify(qp.as_arc_borrow(), &attr, QpAttrMask::STATE)
+            rig.bench.modify(&rig.qp, &attr, QpAttrMask::STATE)
         };
         // Nothing is posted.
         let rig = QpRig::new()?;
         rig.qp.enter(QpPhase::Rts);
-        assert_eq!(drain(&rig.qp), Ok(()));
+        assert_eq!(drain(&rig), Ok(()));
         assert_eq!(query(&rig.qp), (QpState::Sqd, 0));
         // A Send is posted, and nothing is transmitted.
         let rig = QpRig::new()?;
         rig.qp.enter(QpPhase::Rts);
         assert_eq!(rig.send(&[1]), Ok(()));
         assert_eq!(query(&rig.qp), (QpState::Rts, 0));
-        assert_eq!(drain(&rig.qp), Ok(()));
+        assert_eq!(drain(&rig), Ok(()));
         rig.settle();
         assert_eq!(query(&rig.qp), (QpState::Sqd, 1));
         let Taken::Wr(slot) = rig.qp.sq.take(&mut SendWr::default()) else {
@@ -372,7 +372,7 @@ mod posting {
             access: AccessFlags::REMOTE_READ,
             ..QpAttr::default()
         };
-        let modify = |mask| Qp::modify(rig.qp.as_arc_borrow(), &attr, mask);
+        let modify = |mask| rig.bench.modify(&rig.qp, &attr, mask);
         let with = QpAttrMask::STATE | QpAttrMask::ACCESS_FLAGS;
         for mask in [
             QpAttrMask::CAP,
@@ -398,7 +398,7 @@ mod posting {
                 max_dest_rd_atomic: depth,
                 ..QpAttr::default()
             };
-            Qp::modify(rig.qp.as_arc_borrow(), &attr, mask)
+            rig.bench.modify(&rig.qp, &attr, mask)
         };
         for (mask, max) in [
             (QpAttrMask::MAX_QP_RD_ATOMIC, MAX_ORD),
@@ -441,7 +441,7 @@ mod posting {
         assert_eq!(rig.send(&[3]), Ok(()));
         let number = rig.qp.number;
         assert!(rig.bench.rdma.qps.get(number).is_some());
-        Qp::destroy(rig.qp.clone());
+        rig.bench.destroy(&rig.qp);
         assert!(rig.bench.rdma.qps.get(number).is_none());
         assert!(rig.flushed(&[]));
         Ok(())
@@ -603,7 +603,7 @@ mod sending {
     impl Drop for SendRig {
         fn drop(&mut self) {
             drop(self.started.take());
-            Qp::destroy(self.qp.clone());
+            self.bench.destroy(&self.qp);
         }
     }
 

@@ -66,6 +66,7 @@ use crate::{
         sq::SendQueue, //
     },
     stream::{
+        connection::Bound,
         lifecycle::{
             qp_state,
             LifecycleWord, //
@@ -245,20 +246,14 @@ impl Qp {
         f()
     }
 
-    /// Changes attributes and state. The caller carries out the rest of the transition.
+    /// Checks what does not depend on the state that follows.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for an invalid transition, a current state that is another one, and depths above
-    /// the device's limits, `EOPNOTSUPP` for sizes, an alternate path and the state
-    /// of path migration, for a path in any transition but the one to RTR and for the event
-    /// SQ_DRAINED, and the errors of the out-of-band connect.
-    pub(crate) fn modify_attrs(
-        self: &Arc<Self>,
-        attr: &QpAttr,
-        mask: QpAttrMask,
-    ) -> Result<Set<After>> {
-        let _one_at_a_time = self.modifying.lock();
+    /// `EINVAL` for a current state that is another one, and depths above the device's limits,
+    /// `EOPNOTSUPP` for sizes, an alternate path and the state of path migration, for a path in any
+    /// transition but the one to RTR and for the event SQ_DRAINED.
+    pub(crate) fn check_modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result {
         if mask.intersects(REFUSED) {
             return Err(EOPNOTSUPP);
         }
@@ -267,8 +262,8 @@ impl Qp {
         {
             return Err(EINVAL);
         }
-        let state = mask.contains(QpAttrMask::STATE).then_some(attr.qp_state);
-        if mask.contains(QpAttrMask::AV) && state != Some(QpState::Rtr) {
+        let to_rtr = mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Rtr;
+        if mask.contains(QpAttrMask::AV) && !to_rtr {
             return Err(EOPNOTSUPP);
         }
         // SQD ends the stream, so nobody needs the event: a query tells whether the queue has
@@ -283,11 +278,23 @@ impl Qp {
         {
             return Err(EINVAL);
         }
-        match state {
-            Some(QpState::Reset) => self.reset()?,
-            Some(QpState::Err) => self.finish_terminate(),
-            Some(QpState::Init | QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
-            | None => {}
+        Ok(())
+    }
+
+    /// Changes attributes and state, after [`Qp::check_modify`] and a reset; the caller holds
+    /// `modifying`. It carries out the rest of the transition.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for an invalid transition, and the errors of the out-of-band connect.
+    pub(crate) fn modify_attrs(
+        self: &Arc<Self>,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+    ) -> Result<Set<After>> {
+        let state = mask.contains(QpAttrMask::STATE).then_some(attr.qp_state);
+        if state == Some(QpState::Err) {
+            self.finish_terminate();
         }
         let mut attrs = self.attrs.lock();
         let after = match state {
@@ -307,7 +314,7 @@ impl Qp {
         mask: QpAttrMask,
     ) -> Result<Set<After>> {
         let request = match state {
-            // `modify_attrs` does it before it locks the attributes.
+            // The caller has reset the queue pair, without the lock of the attributes.
             QpState::Reset => return Ok(Set::NONE),
             QpState::Init => QpRequest::ModifyInit,
             QpState::Rtr if mask.contains(QpAttrMask::AV) => QpRequest::ModifyRtrPath,
@@ -342,17 +349,12 @@ impl Qp {
         Ok(after)
     }
 
-    /// Resets the queue pair: nothing of the old stream or of what was posted remains.
-    ///
-    /// Waits for the connection without holding the attributes lock, because a step of the
-    /// connection may wait for that lock ([`Qp::attach`]). Meanwhile the state cannot advance,
-    /// because the queue pair has no connection.
+    /// Begins a reset: ends the stream and the search. Returns the connection to detach.
     ///
     /// # Errors
     ///
-    /// `EINVAL` while a stream of the connection manager exists, or if the connection manager has
-    /// begun to set one up meanwhile.
-    fn reset(self: &Arc<Self>) -> Result {
+    /// `EINVAL` while a stream of the connection manager exists.
+    pub(crate) fn begin_reset(self: &Arc<Self>) -> Result<Option<Bound>> {
         let begin = || QpRequest::ResetBegin {
             posted: self.has_posted(),
         };
@@ -364,9 +366,15 @@ impl Qp {
             (after, self.inner.lock().conn.take())
         };
         self.carry_out(after, Runner::Verb);
-        if let Some(conn) = conn {
-            conn.owner.as_arc_borrow().detach_qp();
-        }
+        Ok(conn)
+    }
+
+    /// Finishes a reset, after the connection was detached.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the connection manager has begun to set up a stream meanwhile.
+    pub(crate) fn finish_reset(self: &Arc<Self>) -> Result {
         if !self.quiesce() {
             return Err(EINVAL);
         }
@@ -428,22 +436,25 @@ impl Qp {
         }
     }
 
-    /// Destroys the queue pair and ends its connection. Posted requests end without completions;
-    /// completions that a kernel consumer has not polled are removed. So the consumer may free what
-    /// its requests name once this returns.
+    /// Begins to destroy the queue pair: ends the stream and the search. Returns the connection to
+    /// detach.
     ///
     /// Context: process, sleeps.
-    pub(crate) fn retire(self: &Arc<Self>) {
+    pub(crate) fn begin_destroy(self: &Arc<Self>) -> Option<Bound> {
         self.finish_closing();
         self.finish_terminate();
         let after = self.apply(Event::Destroy);
         self.carry_out(after, Runner::Verb);
         drop(self.end_oob());
         self.end_tx_timer();
-        let conn = self.inner.lock().conn.take();
-        if let Some(conn) = conn {
-            conn.owner.as_arc_borrow().detach_qp();
-        }
+        self.inner.lock().conn.take()
+    }
+
+    /// Finishes, after the connection was detached. Posted requests end without completions;
+    /// completions that a kernel consumer has not polled are removed.
+    ///
+    /// Context: process, sleeps.
+    pub(crate) fn finish_destroy(self: &Arc<Self>) {
         self.transmit_until_idle(|| ());
         self.end_idle_check();
         self.each_cq(|cq| cq.forget(self.link.id()));

@@ -30,8 +30,7 @@ use kernel::{
             Relaxed,
             Release, //
         },
-        Arc,
-        ArcBorrow, //
+        Arc, //
     }, //
 };
 use kernel_ext::{
@@ -151,6 +150,8 @@ pub(crate) struct StreamParams {
 ///
 /// The last reference must be dropped in process context, because that closes the socket.
 pub(crate) struct StreamConnection {
+    /// The number that the connection manager finds it by.
+    number: u64,
     socket: Arc<Socket>,
     /// A set of [`Later`], of which none is ever taken back.
     asked: Atomic<u32>,
@@ -164,13 +165,19 @@ impl StreamConnection {
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn new(socket: Arc<Socket>, counted: Ref) -> Result<Arc<Self>> {
+    pub(crate) fn new(number: u64, socket: Arc<Socket>, counted: Ref) -> Result<Arc<Self>> {
         let connection = Self {
+            number,
             socket,
             asked: Atomic::new(0),
             _counted: counted,
         };
         Ok(Arc::new(connection, GFP_KERNEL)?)
+    }
+
+    /// Returns the number that the connection manager finds it by.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 
     /// Returns the socket.
@@ -201,30 +208,18 @@ impl StreamConnection {
 /// The work item of a connection that carries a stream.
 pub(crate) const STREAM_STEP: u64 = 2;
 
-/// The object whose connection a queue pair uses.
-pub(crate) trait ConnectionOwner: Enqueue<STREAM_STEP> {
-    /// Detaches the queue pair. On return the connection no longer calls it, and the iWARP
-    /// connection manager has all events that it waits for.
-    ///
-    /// Resets an open stream. A stream that is being closed in an orderly way continues to close,
-    /// so that the peer gets what was sent.
-    ///
-    /// Context: process; the caller holds no lock that the queue pair takes when the connection
-    /// binds, attaches or unbinds it, or reports the end of the stream.
-    fn detach_qp(self: ArcBorrow<'_, Self>);
-}
-
 /// The connection that a queue pair is bound to.
 #[derive(Clone)]
 pub(crate) struct Bound {
     pub(crate) connection: Arc<StreamConnection>,
-    pub(crate) owner: Arc<dyn ConnectionOwner>,
+    /// The object that has the work item.
+    pub(crate) item: Arc<dyn Enqueue<STREAM_STEP>>,
 }
 
 impl Bound {
     /// Queues the work item of the connection, unless it is queued already. Context: any.
     pub(crate) fn enqueue(&self, queue: &OwnedQueue) {
-        self.owner.as_arc_borrow().enqueue_on(queue);
+        self.item.as_arc_borrow().enqueue_on(queue);
     }
 
     /// Returns whether it is this connection.

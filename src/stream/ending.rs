@@ -209,7 +209,6 @@ impl QpShared {
 mod tests {
     use super::*;
     use crate::bench::Bench;
-    use kernel_ext::rdma::ops::QpOps;
 
     #[test]
     fn only_the_first_reason_is_kept() -> Result {
@@ -221,7 +220,7 @@ mod tests {
         qp.note_end(first, None);
         qp.note_end(StreamEnd::Fault(Fault::Crc), None);
         assert_eq!(qp.ending(), Some(first));
-        qp.destroy();
+        bench.destroy(&qp);
         Ok(())
     }
 

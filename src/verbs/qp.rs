@@ -43,6 +43,7 @@ use crate::{
             QpRings, //
         }, //
     },
+    cm::endpoint,
     device::{
         Resource,
         MAX_QP_WR, //
@@ -51,8 +52,7 @@ use crate::{
     qp::{
         phase_name,
         Qp,
-        QpParts,
-        Runner, //
+        QpParts, //
     },
     queue::{
         rq::RecvQueue,
@@ -160,11 +160,13 @@ impl QpOps for Qp {
         dev.qps.link(number)
     }
 
-    fn modify(self: ArcBorrow<'_, Self>, attr: &QpAttr, mask: QpAttrMask) -> Result {
-        let qp: Arc<Self> = self.into();
-        let after = qp.modify_attrs(attr, mask)?;
-        qp.carry_out(after, Runner::Verb);
-        Ok(())
+    fn modify(
+        dev: ArcBorrow<'_, RdmaDevice>,
+        qp: ArcBorrow<'_, Self>,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+    ) -> Result {
+        endpoint::modify(&dev.cm, &qp.into(), attr, mask)
     }
 
     fn query(&self) -> QpReport {
@@ -174,8 +176,8 @@ impl QpOps for Qp {
         }
     }
 
-    fn destroy(self: Arc<Self>) {
-        self.retire();
+    fn destroy(dev: ArcBorrow<'_, RdmaDevice>, qp: Arc<Self>) {
+        endpoint::destroy(&dev.cm, &qp);
     }
 
     fn post_send(self: &Arc<Self>, wrs: &mut SendWrs<'_, Mr>) -> Result {

@@ -94,7 +94,12 @@ pub trait QpOps: Sized + Send + Sync + 'static {
     ///
     /// `EINVAL` for an invalid transition or value, `EOPNOTSUPP` for an attribute that cannot be
     /// set.
-    fn modify(self: ArcBorrow<'_, Self>, attr: &QpAttr, mask: QpAttrMask) -> Result;
+    fn modify(
+        dev: ArcBorrow<'_, <Self::Driver as Driver>::Device>,
+        qp: ArcBorrow<'_, Self>,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+    ) -> Result;
 
     /// Returns all attributes of the queue pair, whatever the consumer asked for.
     ///
@@ -111,7 +116,7 @@ pub trait QpOps: Sized + Send + Sync + 'static {
     /// `ib_device_ops.destroy_qp` (`drivers/infiniband/core/verbs.c`).
     ///
     /// Context: process, may sleep.
-    fn destroy(self: Arc<Self>);
+    fn destroy(dev: ArcBorrow<'_, <Self::Driver as Driver>::Device>, qp: Arc<Self>);
 
     /// Posts to the send queue; see [`SendWrs::is_doorbell`] for processes.
     ///
@@ -293,6 +298,13 @@ pub(super) unsafe extern "C" fn modify_qp<T: Driver>(
         // SAFETY: `qp_from_raw` requires that the fields that `mask` names are valid, which they
         // are by this function's `# Safety`.
         let attr = unsafe { attr::qp_from_raw(raw, mask) }?;
+        // SAFETY: A field of `qp`, which was filled or is of a link, by this function's `# Safety`;
+        // both have it from their creation.
+        let device = unsafe { (*qp).device };
+        // SAFETY: `device_data` requires a device of `T` that is registered or being registered:
+        // that holds while a verb runs, and the connection manager ends its use of a device before
+        // that is unregistered.
+        let dev = unsafe { device_data::<T::Device>(device) };
         // SAFETY: `of_cm_qp` requires a queue pair that was filled and is not emptied meanwhile, or
         // what the connection manager has: `qp` is one of these, by this function's `# Safety`.
         let qp = match unsafe { QpLink::of_cm_qp(qp) } {
@@ -303,7 +315,7 @@ pub(super) unsafe extern "C" fn modify_qp<T: Driver>(
             // is, by this function's `# Safety`, since the connection manager does not have it.
             None => unsafe { QpObject::<T>::arc(qp) }.clone(),
         };
-        qp.as_arc_borrow().modify(&attr, mask)?;
+        T::Qp::modify(dev, qp.as_arc_borrow(), &attr, mask)?;
         Ok(0)
     })
 }
@@ -362,7 +374,12 @@ pub(super) unsafe extern "C" fn destroy_qp<T: Driver>(
     // SAFETY: `driver_part` requires a structure that was filled and is not emptied meanwhile: `qp`
     // is, by this function's `# Safety`.
     let driver_part = unsafe { QpObject::<T>::driver_part(qp) };
-    driver_part.data.clone().destroy();
+    // SAFETY: A field of `qp`, which was filled, by this function's `# Safety`.
+    let device = unsafe { (*qp).device };
+    // SAFETY: `device_data` requires a device of `T` that is registered or being registered: that
+    // holds while a verb runs.
+    let dev = unsafe { device_data::<T::Device>(device) };
+    T::Qp::destroy(dev, driver_part.data.clone());
     driver_part.link.close();
     // SAFETY: `empty` requires a structure that was filled and that nothing uses: `qp` is, by this
     // function's `# Safety`.

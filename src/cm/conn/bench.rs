@@ -28,13 +28,10 @@ use kernel_ext::{
         },
         Family, //
     },
-    rdma::{
-        ops::QpOps,
-        types::{
-            QpAttr,
-            QpAttrMask,
-            QpState, //
-        }, //
+    rdma::types::{
+        QpAttr,
+        QpAttrMask,
+        QpState, //
     }, //
 };
 
@@ -186,7 +183,7 @@ impl ConnRig {
             qp_state,
             ..QpAttr::default()
         };
-        Qp::modify(self.qp.as_arc_borrow(), &attr, QpAttrMask::STATE)
+        self.bench.modify(&self.qp, &attr, QpAttrMask::STATE)
     }
 
     /// Waits for what the peer receives next, and returns it: 0 octets at an orderly end, an error
@@ -275,6 +272,6 @@ impl ConnRig {
 impl Drop for ConnRig {
     fn drop(&mut self) {
         drop(self.started.take());
-        Qp::destroy(self.qp.clone());
+        self.bench.destroy(&self.qp);
     }
 }

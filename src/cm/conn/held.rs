@@ -7,6 +7,7 @@
 #[kernel::prelude::kunit_tests(riwarp_conn_held)]
 mod held {
     use super::super::{
+        super::endpoint,
         actor::ConnPhase,
         bench::{
             ConnRig,
@@ -40,8 +41,7 @@ mod held {
             },
             Family,
             TcpState, //
-        },
-        rdma::ops::QpOps, //
+        }, //
     };
 
     #[pin_data]
@@ -100,6 +100,7 @@ mod held {
         started: Option<Started>,
         qp: Arc<Qp>,
         far: Socket,
+        cm: Arc<Cm>,
     }
 
     impl ConnectingQp {
@@ -118,6 +119,7 @@ mod held {
                 started: Some(started),
                 qp,
                 far,
+                cm: rig.bench.rdma.cm.clone(),
             })
         }
 
@@ -138,7 +140,7 @@ mod held {
     impl Drop for ConnectingQp {
         fn drop(&mut self) {
             drop(self.started.take());
-            Qp::destroy(self.qp.clone());
+            endpoint::destroy(&self.cm, &self.qp);
         }
     }
 
@@ -263,7 +265,7 @@ mod held {
             .with_actor(|actor| actor.phase = ConnPhase::Open(Open::reported()));
         let holders = Holders::new()?;
         holders.own(&rig.conn)?;
-        rig.conn.as_arc_borrow().detach_qp();
+        rig.conn.detach_qp();
         assert!(rig.conn.qp().is_none());
         drop(holders);
         assert_eq!(rig.end()?, Err(ECONNRESET));

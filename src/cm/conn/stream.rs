@@ -696,10 +696,7 @@ mod limits {
     };
     use kernel_ext::{
         net::bench::eventually,
-        rdma::{
-            ops::QpOps,
-            types::QpState, //
-        }, //
+        rdma::types::QpState, //
     };
 
     /// Returns how often a time limit expires until the phase ends, at most a hundred times. In
@@ -870,7 +867,7 @@ mod limits {
         rig.conn.actor.lock().phase = ConnPhase::Open(Open::reported());
         rig.qp.sq.drain();
         rig.qp.enter(QpPhase::Closing);
-        Qp::destroy(rig.qp.clone());
+        rig.bench.destroy(&rig.qp);
     }
 
     /// A kernel consumer's disconnect leaves the rest to the transmit task, which may not have run.
@@ -925,7 +922,7 @@ mod limits {
     #[test]
     fn a_terminate_that_is_due_comes_before_a_destroy() -> Result {
         ends_with_a_terminate(false, |rig| {
-            Qp::destroy(rig.qp.clone());
+            rig.bench.destroy(&rig.qp);
             Ok(())
         })
     }

@@ -284,10 +284,7 @@ mod masked {
                 MaskedAtomic,
                 MaskedOp, //
             },
-            ops::{
-                CqOps,
-                QpOps, //
-            },
+            ops::CqOps,
             types::AccessFlags,
             wr::WcOpcode, //
         }, //
@@ -315,7 +312,7 @@ mod masked {
         memory: SharedMem,
         keys: (u32, u32),
         _mr: Arc<Mr>,
-        _bench: Bench,
+        bench: Bench,
     }
 
     impl ConnectedQp {
@@ -339,7 +336,7 @@ mod masked {
                 memory: SharedMem::try_new(4096)?,
                 keys: (made.lkey, made.rkey),
                 _mr: made.mr,
-                _bench: bench,
+                bench,
             })
         }
 
@@ -381,7 +378,7 @@ mod masked {
     impl Drop for ConnectedQp {
         fn drop(&mut self) {
             self.conn.end_of_nobody();
-            Qp::destroy(self.qp.clone());
+            self.bench.destroy(&self.qp);
         }
     }
 

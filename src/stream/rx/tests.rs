@@ -208,7 +208,7 @@ mod streams {
             for conn in &self.ours {
                 conn.end_of_nobody();
             }
-            Qp::destroy(self.qp.clone());
+            self.bench.destroy(&self.qp);
         }
     }
 

@@ -85,7 +85,6 @@ mod tx {
         },
         rdma::{
             bench::kernel_owned,
-            ops::QpOps,
             types::AccessFlags,
             wr::WcStatus, //
         },
@@ -173,7 +172,7 @@ mod tx {
     impl Drop for TxRig {
         fn drop(&mut self) {
             drop(self.conn.take());
-            Qp::destroy(self.qp.clone());
+            self.bench.destroy(&self.qp);
             let _ = self.mr.deregister();
         }
     }

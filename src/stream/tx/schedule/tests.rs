@@ -31,7 +31,6 @@ mod schedule {
         },
         rdma::{
             bench::kernel_owned,
-            ops::QpOps,
             types::AccessFlags,
             wr::WcOpcode, //
         }, //
@@ -50,7 +49,7 @@ mod schedule {
         mr: Arc<Mr>,
         key: u32,
         memory: SharedMem,
-        _bench: Bench,
+        bench: Bench,
     }
 
     impl ScheduleRig {
@@ -66,7 +65,7 @@ mod schedule {
                 mr: made.mr,
                 key: made.lkey,
                 memory: SharedMem::try_new(4096)?,
-                _bench: bench,
+                bench,
             })
         }
 
@@ -113,7 +112,7 @@ mod schedule {
 
     impl Drop for ScheduleRig {
         fn drop(&mut self) {
-            Qp::destroy(self.qp.clone());
+            self.bench.destroy(&self.qp);
         }
     }
 
