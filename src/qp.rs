@@ -27,8 +27,7 @@ use kernel::{
             Relaxed, //
         },
         Arc,
-        Mutex,
-        SpinLock, //
+        Mutex, //
     },
     time::hrtimer::HrTimer,
     workqueue::{
@@ -37,6 +36,7 @@ use kernel::{
     }, //
 };
 use kernel_ext::{
+    compat::SpinLockIrq,
     mm::memcg::Memcg,
     rdma::{
         types::{
@@ -50,6 +50,7 @@ use kernel_ext::{
             WcStatus, //
         }, //
     },
+    workqueue::Enqueue, //
 };
 
 use crate::{
@@ -71,8 +72,8 @@ use crate::{
 
 mod actions;
 mod idle;
-pub(crate) mod oob;
 mod paging;
+mod peer;
 mod receive;
 mod report;
 mod stream;
@@ -84,10 +85,6 @@ mod timer;
 mod verbs;
 
 pub(crate) use actions::Runner;
-use oob::{
-    OobConnector,
-    OobSearch, //
-};
 pub(crate) use report::phase_name;
 use table::Qps;
 use timer::TxTimer;
@@ -95,10 +92,10 @@ pub(crate) use verbs::QpParts;
 
 /// Attributes that the verbs set and report, under the state lock.
 #[derive(Default)]
-struct Attrs {
+pub(crate) struct Attrs {
     stored: QpAttr,
     /// The PSN that the stream's peer expects, until the consumer sets it.
-    promised: Option<Psn>,
+    pub(crate) promised: Option<Psn>,
 }
 
 /// A queue pair.
@@ -112,8 +109,7 @@ pub(crate) struct Qp {
     // ORDERING: Relaxed: stored before the transition `Attach`, a full barrier; who sees RTS sees
     // it.
     send_immediate: Atomic<bool>,
-    /// How long a Send on an out-of-band connection waits for the peer, in milliseconds, or
-    /// [`FOR_EVER`].
+    /// How long a Send waits for a peer without `rdma_cm`, in milliseconds, or [`FOR_EVER`].
     // ORDERING: Relaxed: stored before the search begins under its lock, and before the transition
     // to RTS.
     retry_timeout: Atomic<u32>,
@@ -127,14 +123,13 @@ pub(crate) struct Qp {
     #[pin]
     pub(crate) modifying: Mutex<()>,
     #[pin]
-    attrs: Mutex<Attrs>,
+    pub(crate) attrs: Mutex<Attrs>,
     /// The table that has it.
     qps: Arc<Qps>,
-    /// Makes connections without `rdma_cm`.
-    connector: Arc<dyn OobConnector>,
-    /// Set while the phase is `Waiting`.
+    /// The latest search for a peer, to be queued when a request is posted while the phase is
+    /// `Waiting`.
     #[pin]
-    oob: SpinLock<Option<OobSearch>>,
+    search: SpinLockIrq<Option<Arc<dyn Enqueue<POSTED>>>>,
     #[pin]
     timer: HrTimer<Self>,
     #[pin]
@@ -150,7 +145,7 @@ pub(crate) struct Qp {
     #[pin]
     rx_user_work: Work<Qp, RX_USER>,
     #[pin]
-    oob_work: DelayedWork<Qp, OOB>,
+    peer_timer: DelayedWork<Qp, PEER>,
     #[pin]
     paging_in_work: Work<Qp, PAGING_IN>,
     #[pin]
@@ -173,13 +168,16 @@ impl Deref for Qp {
 
 const TX: u64 = 0;
 const RX: u64 = 1;
-const OOB: u64 = 2;
+const PEER: u64 = 2;
 const PAGING_IN: u64 = 3;
 const PAGING_OUT: u64 = 4;
 const IDLE: u64 = 5;
 const TX_SOFTIRQ: u64 = 6;
 const TX_USER: u64 = 7;
 const RX_USER: u64 = 8;
+
+/// The work item of a search that looks for what was posted.
+pub(crate) const POSTED: u64 = 0;
 
 /// Value of `retry_timeout`: a Send waits without limit.
 const FOR_EVER: u32 = u32::MAX;
@@ -195,7 +193,7 @@ impl_has_work! {
 }
 
 impl_has_delayed_work! {
-    impl HasDelayedWork<Self, OOB> for Qp { self.oob_work }
+    impl HasDelayedWork<Self, PEER> for Qp { self.peer_timer }
     impl HasDelayedWork<Self, IDLE> for Qp { self.idle_work }
 }
 

@@ -104,7 +104,10 @@ use kernel_ext::{
 };
 
 use crate::{
-    cm::Cm,
+    cm::{
+        oob::search::OobSearch,
+        Cm, //
+    },
     device::Device,
     qp::Qp,
     stream::connection::{
@@ -139,13 +142,15 @@ mod table;
 mod tests;
 mod trace;
 
-pub(in crate::cm) use self::table::Conns;
+pub(in crate::cm) use self::{
+    requests::connect_oob,
+    table::Conns, //
+};
 pub(crate) use self::{
     requests::{
         abort,
         accept,
         connect,
-        connect_oob,
         reject, //
     },
     responder::{
@@ -163,6 +168,8 @@ pub(crate) struct Conn {
     pub(crate) connection: Arc<StreamConnection>,
     /// The queue pair, from bind to detach.
     pub(in crate::cm) qp: SetOnce<BhRevocable<Arc<Qp>>>,
+    /// The search of the queue pair; none of a connection by `rdma_cm`.
+    pub(in crate::cm) search: SetOnce<Arc<OobSearch>>,
     /// The receiver of what arrives: a [`Route`].
     route: Atomic<u32>,
     wants: Wants,
@@ -304,6 +311,7 @@ impl Conn {
                 socket,
                 connection,
                 qp: SetOnce::new(),
+                search: SetOnce::new(),
                 route: Atomic::new(Route::StartUp as u32),
                 wants: Wants::new(),
                 pending_reply <- new_spinlock!(

@@ -2,11 +2,11 @@
 
 //! Out-of-band connect: the queue pairs of a device that await a connection without `rdma_cm`.
 //!
-//! Queue pairs register and unregister through [`OobConnector`]. While one waits at an address, a
+//! The search of a queue pair ([`search`]) registers it here. While one waits at an address, a
 //! listener is open there ([`crate::cm::listen`]). It admits only connections from the address of a
-//! peer that a queue pair waits for, and closes others before it reads an octet. The queue pair
-//! itself checks the Request ([`crate::qp::oob`]). Wrong PSNs are counted here by source address,
-//! as long as a queue pair waits for that address.
+//! peer that a queue pair waits for, and closes others before it reads an octet. The search checks
+//! the Request. Wrong PSNs are counted here by source address, as long as a queue pair waits for
+//! that address.
 //!
 //! The port is held ([`ports`]) from the time the device is made or the port is set, so that no
 //! other program can listen there. If that fails because a program uses the port, each queue pair
@@ -32,7 +32,6 @@ use kernel::{
     },
     sync::{
         Arc,
-        ArcBorrow,
         Mutex, //
     },
     time::{
@@ -51,10 +50,7 @@ use kernel_ext::{
 
 use crate::{
     cm::{
-        conn::{
-            connect_oob,
-            plain, //
-        },
+        conn::plain,
         listen::{
             self,
             Listener, //
@@ -65,22 +61,19 @@ use crate::{
         gid,
         Device, //
     },
-    qp::{
-        oob::{
-            OobConnect,
-            OobConnector, //
-        },
-        Qp, //
-    }, //
 };
 
-use self::ports::{
-    HeldPorts,
-    PortHold, //
+use self::{
+    ports::{
+        HeldPorts,
+        PortHold, //
+    },
+    search::OobSearches, //
 };
 
 pub(crate) mod conn;
 pub(crate) mod ports;
+pub(super) mod search;
 
 /// The waiting queue pairs of a device.
 #[pin_data]
@@ -90,6 +83,8 @@ pub(crate) struct OobWaiters {
     born: Instant<Monotonic>,
     #[pin]
     inner: Mutex<OobWaitersInner>,
+    #[pin]
+    pub(super) searches: OobSearches,
 }
 
 struct OobWaitersInner {
@@ -134,6 +129,7 @@ impl OobWaiters {
                 },
                 "riwarp::OobWaiters::inner"
             ),
+            searches <- OobSearches::new(),
         })
     }
 
@@ -271,10 +267,18 @@ impl OobWaitersInner {
     }
 }
 
-impl OobConnector for Cm {
-    fn wait(self: ArcBorrow<'_, Self>, pair: &Pair, addr: SockAddr) -> Result {
-        let cm: Arc<Cm> = self.into();
-        let oob_waiters = &cm.oob_waiters;
+impl Cm {
+    /// Registers a queue pair that waits for its peer at an address of the device, until
+    /// [`Cm::end_wait`].
+    ///
+    /// # Errors
+    ///
+    /// * `EADDRNOTAVAIL` if the device does not have the address, `EADDRINUSE` if a program uses
+    ///   the port, and others of TCP.
+    /// * `ENODEV` if the device is being removed.
+    /// * `ENOMEM`.
+    fn wait(self: &Arc<Self>, pair: &Pair, addr: SockAddr) -> Result {
+        let oob_waiters = &self.oob_waiters;
         let peer = Peer {
             wrong: WrongGuesses::default(),
             users: 1,
@@ -287,8 +291,8 @@ impl OobConnector for Cm {
             ))
         })?;
         oob_waiters.locked(|inner| {
-            inner.hold_port(&oob_waiters.ports, &cm.device)?;
-            inner.get(&cm, addr)?;
+            inner.hold_port(&oob_waiters.ports, &self.device)?;
+            inner.get(self, addr)?;
             match inner.waiting.get_mut(&key(pair)) {
                 Some(searches) => *searches = searches.saturating_add(1),
                 None => drop(inner.waiting.insert(node)),
@@ -302,6 +306,7 @@ impl OobConnector for Cm {
         })
     }
 
+    /// Ends a wait that has begun with this pair and address.
     fn end_wait(&self, pair: &Pair, addr: SockAddr) {
         let mut inner = self.oob_waiters.inner.lock();
         if let Some(mut found) = inner.waiting.find_mut(&key(pair)) {
@@ -319,10 +324,6 @@ impl OobConnector for Cm {
                 found.remove();
             }
         }
-    }
-
-    fn connect(self: ArcBorrow<'_, Self>, qp: &Arc<Qp>, connect: &OobConnect) -> Result {
-        connect_oob(self.into(), qp, connect)
     }
 }
 
@@ -393,8 +394,8 @@ mod tests {
             )
         };
         // The search of a reset queue pair ends after the next one has begun.
-        cm.as_arc_borrow().wait(&pair, here)?;
-        cm.as_arc_borrow().wait(&pair, here)?;
+        cm.wait(&pair, here)?;
+        cm.wait(&pair, here)?;
         cm.end_wait(&pair, here);
         assert_eq!(waits(), (true, true, 1));
         // Steps of connections, which disk I/O may wait for, look here, too.

@@ -6,6 +6,10 @@
 //! Context: process, unless a function says otherwise.
 
 use iwarp::{
+    actions::{
+        After,
+        Set, //
+    },
     lifecycle::{
         Event,
         QpPhase,
@@ -45,6 +49,7 @@ use crate::{
 
 use super::{
     actions::Runner,
+    Attrs,
     Qp, //
 };
 
@@ -55,8 +60,21 @@ impl Qp {
     ///
     /// `EINVAL` in a state that cannot connect, `EISCONN` with a connection already.
     pub(crate) fn bind(&self, conn: Bound) -> Result {
+        self.bind_by(QpRequest::Bind, conn)
+    }
+
+    /// Does the same while the queue pair waits for its peer.
+    ///
+    /// # Errors
+    ///
+    /// As [`Qp::bind`].
+    pub(crate) fn bind_search(&self, conn: Bound) -> Result {
+        self.bind_by(QpRequest::BindSearch, conn)
+    }
+
+    fn bind_by(&self, request: QpRequest, conn: Bound) -> Result {
         let mut inner = self.inner.lock();
-        self.allows(QpRequest::Bind)?;
+        self.allows(request)?;
         if inner.conn.is_some() {
             return Err(EISCONN);
         }
@@ -64,16 +82,36 @@ impl Qp {
         Ok(())
     }
 
-    /// Unbinds the connection after a failed start-up, if it is still this one.
-    pub(crate) fn unbind(self: &Arc<Self>, conn: &Arc<StreamConnection>) {
-        if self.take_bound(conn).is_some() {
-            self.oob_connection_lost();
-        }
+    /// Binds another connection while the queue pair waits for its peer; returns the one before.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it does not wait.
+    pub(crate) fn rebind(&self, conn: Bound) -> Result<Option<Bound>> {
+        let mut inner = self.inner.lock();
+        self.allows(QpRequest::BindSearch)?;
+        Ok(inner.conn.replace(conn))
     }
 
-    /// Unbinds a connection and returns the reference to drop, if it is the bound one.
-    pub(super) fn take_bound(&self, conn: &Arc<StreamConnection>) -> Option<Bound> {
+    /// Unbinds the connection and returns the reference to drop.
+    pub(crate) fn take_conn(&self) -> Option<Bound> {
+        self.inner.lock().conn.take()
+    }
+
+    /// Unbinds the connection after a failed start-up and returns the reference to drop, if it is
+    /// still this one.
+    pub(crate) fn take_bound(&self, conn: &Arc<StreamConnection>) -> Option<Bound> {
         self.inner.lock().conn.take_if(|bound| bound.is(conn))
+    }
+
+    /// Returns whether a connection is the bound one.
+    pub(crate) fn is_bound(&self, conn: &Arc<StreamConnection>) -> bool {
+        self.inner.lock().is_bound(conn)
+    }
+
+    /// Returns whether a connection is bound.
+    pub(crate) fn has_conn(&self) -> bool {
+        self.inner.lock().conn.is_some()
     }
 
     /// Queues the work item of a connection, which waits for octets that are processed now.
@@ -88,8 +126,8 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// `EBUSY` while another thread reads or changes the attributes, which may take it long;
-    /// `EINVAL` if the state of the queue pair changed meanwhile, `ENOMEM`.
+    /// `EBUSY` while another thread reads or changes the attributes, which may take it long, and
+    /// those of [`Qp::attach_with`].
     pub(crate) fn attach(
         self: &Arc<Self>,
         conn: &Arc<StreamConnection>,
@@ -97,56 +135,62 @@ impl Qp {
     ) -> Result {
         let after = {
             let mut attrs = self.attrs.try_lock().ok_or(EBUSY)?;
-            let attach = QpRequest::Attach {
-                wait_first_fpdu: params.wait_first_fpdu,
-            };
-            self.allows(attach)?;
-            if !self.is_bound(conn) {
-                return Err(EINVAL);
-            }
-            self.sq.start(params.ord, &self.owner)?;
-            self.inbound_reads.start(params.ird, &self.owner)?;
-            conn.socket().charge_to(&self.owner)?;
-            conn.socket().open_window();
-            let extensions = self.extensions(params);
-            let writes = self.device.kind.write_completion(params.ord);
-            self.packed.store(false, Relaxed);
-            let tx = TxStream::new(conn, params, extensions, writes, &self.owner)?;
-            self.start_rx(conn, params, extensions)?;
-            let _drop_outside_lock = {
-                let mut inner = self.inner.lock();
-                inner.negotiated = Some(Negotiated {
-                    revision: params.revision,
-                    crc: params.crc,
-                    markers: params.markers,
-                    extensions,
-                });
-                inner.tx.replace(tx)
-            };
-            let send_immediate = extensions == Extensions::SendImmediate;
-            self.send_immediate.store(send_immediate, Relaxed);
-            match self.take_search() {
-                // Keeps the consumer's attributes.
-                Some(oob) => {
-                    let unknown = oob.pair.send_psn.is_none();
-                    attrs.promised = oob.promised.filter(|_| unknown);
-                }
-                None => {
-                    // Grants all rights; the regions that the peer names restrict them.
-                    attrs.stored.access |= AccessFlags::REMOTE_READ
-                        | AccessFlags::REMOTE_WRITE
-                        | AccessFlags::REMOTE_ATOMIC;
-                    attrs.stored.max_rd_atomic = u8::try_from(params.ord).unwrap_or(u8::MAX);
-                    attrs.stored.max_dest_rd_atomic = u8::try_from(params.ird).unwrap_or(u8::MAX);
-                }
-            }
-            // Fails if the queue pair was destroyed in between, or bound to another connection.
-            self.request_if(attach, |inner| {
-                inner.is_bound(conn).then_some(None).ok_or(EINVAL)
-            })?
+            self.attach_with(&mut attrs, conn, params)?
         };
         self.carry_out(after, Runner::Step);
         Ok(())
+    }
+
+    /// Does the same for a caller that has the attributes and carries out the rest.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the state of the queue pair changed meanwhile, `ENOMEM`.
+    pub(crate) fn attach_with(
+        &self,
+        attrs: &mut Attrs,
+        conn: &Arc<StreamConnection>,
+        params: &StreamParams,
+    ) -> Result<Set<After>> {
+        let attach = QpRequest::Attach {
+            wait_first_fpdu: params.wait_first_fpdu,
+        };
+        self.allows(attach)?;
+        if !self.is_bound(conn) {
+            return Err(EINVAL);
+        }
+        self.sq.start(params.ord, &self.owner)?;
+        self.inbound_reads.start(params.ird, &self.owner)?;
+        conn.socket().charge_to(&self.owner)?;
+        conn.socket().open_window();
+        let writes = self.device.kind.write_completion(params.ord);
+        self.packed.store(false, Relaxed);
+        let tx = TxStream::new(conn, params, params.extensions, writes, &self.owner)?;
+        self.start_rx(conn, params, params.extensions)?;
+        let _drop_outside_lock = {
+            let mut inner = self.inner.lock();
+            inner.negotiated = Some(Negotiated {
+                revision: params.revision,
+                crc: params.crc,
+                markers: params.markers,
+                extensions: params.extensions,
+            });
+            inner.tx.replace(tx)
+        };
+        let send_immediate = params.extensions == Extensions::SendImmediate;
+        self.send_immediate.store(send_immediate, Relaxed);
+        // With a path the attributes are the consumer's.
+        if !self.lifecycle().is_by_path() {
+            // Grants all rights; the regions that the peer names restrict them.
+            attrs.stored.access |=
+                AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
+            attrs.stored.max_rd_atomic = u8::try_from(params.ord).unwrap_or(u8::MAX);
+            attrs.stored.max_dest_rd_atomic = u8::try_from(params.ird).unwrap_or(u8::MAX);
+        }
+        // Fails if the queue pair was destroyed in between, or bound to another connection.
+        self.request_if(attach, |inner| {
+            inner.is_bound(conn).then_some(None).ok_or(EINVAL)
+        })
     }
 
     /// Runs the transmit task for a step of a connection, or lets its work item run: for a process

@@ -30,7 +30,6 @@ use kernel_ext::{
         Ran, //
     },
     workqueue::{
-        cancel_delayed,
         enqueue_delayed,
         OwnedQueue, //
     }, //
@@ -57,7 +56,6 @@ use super::{
     timer::TxTimer,
     Qp,
     IDLE,
-    OOB,
     PAGING_IN,
     PAGING_OUT,
     RX,
@@ -174,21 +172,6 @@ impl Qp {
         // It fails only if a check is scheduled already.
         let delay = msecs_to_jiffies(idle::PERIOD_MILLIS);
         let _ = enqueue_delayed::<Self, IDLE>(self.clone(), delay);
-    }
-
-    /// Starts the time limit of what is posted for a peer that has closed its half.
-    ///
-    /// Context: the running transmit task.
-    pub(super) fn time_out_closed_peer(self: &Arc<Self>) {
-        if let Some(millis) = self.retry_timeout() {
-            self.set_oob_timer(millis);
-            // A task that ends the stream or destroys the queue pair may have cancelled the timer
-            // before it was set here. Both change the phase first, and setting the timer is a full
-            // barrier: either they cancel it, or this load sees the phase.
-            if !self.lifecycle().has_lost_peer() {
-                cancel_delayed::<Self, OOB>(self);
-            }
-        }
     }
 }
 
@@ -351,7 +334,7 @@ impl Qp {
     /// the stream as soon as it has polled the completion of the request at fault.
     ///
     /// Context: process, sleeps; the caller runs the transmit task afterwards.
-    pub(super) fn finish_terminate(self: &Arc<Self>) {
+    pub(crate) fn finish_terminate(self: &Arc<Self>) {
         // The receiver reports a fault before it releases this lock, but may have completed the
         // request before that.
         drop(self.rx.lock());
@@ -462,10 +445,8 @@ impl Qp {
                 Next::Done
             }
             QpPhase::Waiting if !self.sq.has_posted() => Next::Done,
-            // Takes a mutex.
-            QpPhase::Waiting if !sender.may_sleep() => Next::Yield,
             QpPhase::Waiting => {
-                self.expedite_oob();
+                self.enqueue_search();
                 Next::Done
             }
             QpPhase::Rts | QpPhase::Closing => {

@@ -417,16 +417,16 @@ mod posting {
         for end in [QpPhase::Terminate, QpPhase::Error, QpPhase::Gone] {
             let rig = QpRig::new()?;
             let qp = &rig.qp;
-            qp.retry_timeout.store(3_600_000, Relaxed);
+            qp.set_retry_timeout(Some(3_600_000));
             qp.enter(QpPhase::Rts);
             let _ = qp.lifecycle.on(Event::PeerClosed);
             // Before the end the timeout is armed.
             qp.time_out_closed_peer();
-            assert!(cancel_delayed::<Qp, OOB>(qp));
+            assert!(cancel_delayed::<Qp, PEER>(qp));
             qp.enter(end);
-            drop(qp.end_oob());
+            qp.end_peer_limit();
             qp.time_out_closed_peer();
-            assert!(!cancel_delayed::<Qp, OOB>(qp));
+            assert!(!cancel_delayed::<Qp, PEER>(qp));
         }
         Ok(())
     }

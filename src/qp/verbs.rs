@@ -13,8 +13,7 @@ use iwarp::{
     lifecycle::{
         Event,
         QpPhase,
-        QpRequest,
-        SearchStep, //
+        QpRequest, //
     },
     stag::Access,
     terminate::Terminate, //
@@ -22,7 +21,6 @@ use iwarp::{
 use kernel::{
     new_delayed_work,
     new_mutex,
-    new_spinlock,
     new_work,
     prelude::*,
     sync::{
@@ -98,7 +96,6 @@ use crate::{
 
 use super::{
     actions::Runner,
-    oob::OobConnector,
     table::Qps,
     timer::{
         TxTimer,
@@ -116,7 +113,6 @@ pub(crate) struct QpParts {
     pub(crate) pd: Arc<Pd>,
     pub(crate) recv_cq: Arc<Cq>,
     pub(crate) receives: Receives,
-    pub(crate) connector: Arc<dyn OobConnector>,
     pub(crate) reservation: Reservation,
 }
 
@@ -183,8 +179,7 @@ impl Qp {
                     modifying <- new_mutex!((), "Qp::modifying"),
                     attrs <- new_mutex!(Attrs::default(), "Qp::attrs"),
                     qps: qps.clone(),
-                    connector: parts.connector,
-                    oob <- new_spinlock!(None, "Qp::oob"),
+                    search <- new_spinlock_irq!(None),
                     timer <- HrTimer::new(),
                     tx_timer <- new_mutex!(TxTimer::Ready(None), "Qp::tx_timer"),
                     tx_work <- new_work!("Qp::tx_work"),
@@ -192,7 +187,7 @@ impl Qp {
                     tx_user_work <- new_work!("Qp::tx_user_work"),
                     rx_work <- new_work!("Qp::rx_work"),
                     rx_user_work <- new_work!("Qp::rx_user_work"),
-                    oob_work <- new_delayed_work!("Qp::oob_work"),
+                    peer_timer <- new_delayed_work!("Qp::peer_timer"),
                     paging_in_work <- new_work!("Qp::paging_in_work"),
                     paging_out_work <- new_work!("Qp::paging_out_work"),
                     idle_work <- new_delayed_work!("Qp::idle_work"),
@@ -232,7 +227,6 @@ impl Qp {
             pd: bench.pd.clone(),
             recv_cq: cq.clone(),
             receives: Receives::Own(Arc::pin_init(RecvQueue::new(0, None)?, GFP_KERNEL)?),
-            connector: bench.rdma.cm.clone(),
             reservation: bench.device.reserve(Resource::Qp)?,
         };
         let sq = SendQueue::new(entries, true, cq.clone(), ring)?;
@@ -281,92 +275,53 @@ impl Qp {
         Ok(())
     }
 
-    /// Changes attributes and state, after [`Qp::check_modify`] and a reset; the caller holds
-    /// `modifying`. It carries out the rest of the transition.
+    /// Makes a request for a state. The caller holds the attributes, and carries out the rest of
+    /// the transition.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for an invalid transition, and the errors of the out-of-band connect.
-    pub(crate) fn modify_attrs(
-        self: &Arc<Self>,
-        attr: &QpAttr,
-        mask: QpAttrMask,
-    ) -> Result<Set<After>> {
-        let state = mask.contains(QpAttrMask::STATE).then_some(attr.qp_state);
-        if state == Some(QpState::Err) {
-            self.finish_terminate();
+    /// `EINVAL` for an invalid transition.
+    pub(crate) fn change_state(&self, request: QpRequest) -> Result<Set<After>> {
+        if request == QpRequest::ModifySqe {
+            let terminate = Terminate::for_fault(Fault::Local, None);
+            return self.request_if(request, |_| Ok(Some(terminate)));
         }
-        let mut attrs = self.attrs.lock();
-        let after = match state {
-            Some(state) => self.modify_state(&attrs, state, attr, mask)?,
-            None => Set::NONE,
-        };
+        self.request(request)
+    }
+
+    /// Stores what the consumer has set.
+    pub(crate) fn store_attrs(&self, attrs: &mut Attrs, attr: &QpAttr, mask: QpAttrMask) {
         attrs.stored.take_over(attr, mask);
-        self.set_rights(&attrs);
-        Ok(after)
+        self.set_rights(attrs);
     }
 
-    fn modify_state(
-        self: &Arc<Self>,
-        attrs: &Attrs,
-        state: QpState,
-        attr: &QpAttr,
-        mask: QpAttrMask,
-    ) -> Result<Set<After>> {
-        let request = match state {
-            // The caller has reset the queue pair, without the lock of the attributes.
-            QpState::Reset => return Ok(Set::NONE),
-            QpState::Init => QpRequest::ModifyInit,
-            QpState::Rtr if mask.contains(QpAttrMask::AV) => QpRequest::ModifyRtrPath,
-            QpState::Rtr => QpRequest::ModifyRtr,
-            QpState::Rts => QpRequest::ModifyRts,
-            QpState::Sqd => QpRequest::ModifySqd,
-            QpState::Sqe => {
-                let terminate = Terminate::for_fault(Fault::Local, None);
-                return self.request_if(QpRequest::ModifySqe, |_| Ok(Some(terminate)));
-            }
-            QpState::Err => QpRequest::ModifyErr,
-        };
-        let step = self.lifecycle().search_step(request);
-        match step.map_err(|_| EINVAL)? {
-            SearchStep::None => self.request(request),
-            SearchStep::End => self.request_without_search(request),
-            SearchStep::Begin => {
-                self.begin_oob(attr, mask)?;
-                self.request(request).inspect_err(|_| drop(self.end_oob()))
-            }
-            SearchStep::Connect => {
-                self.continue_oob(attrs, attr, mask)?;
-                self.request(request)
-            }
+    /// Returns the request that begins a reset.
+    fn reset_request(&self) -> QpRequest {
+        QpRequest::ResetBegin {
+            posted: self.has_posted(),
         }
     }
 
-    /// Makes a request that ends the search for the peer.
-    fn request_without_search(self: &Arc<Self>, request: QpRequest) -> Result<Set<After>> {
-        let after = self.request(request)?;
-        drop(self.end_oob());
-        Ok(after)
-    }
-
-    /// Begins a reset: ends the stream and the search. Returns the connection to detach.
+    /// Sends what has to go out before a reset, if that is allowed now.
     ///
     /// # Errors
     ///
     /// `EINVAL` while a stream of the connection manager exists.
-    pub(crate) fn begin_reset(self: &Arc<Self>) -> Result<Option<Bound>> {
-        let begin = || QpRequest::ResetBegin {
-            posted: self.has_posted(),
-        };
-        self.allows(begin())?;
+    pub(crate) fn prepare_reset(self: &Arc<Self>) -> Result {
+        self.allows(self.reset_request())?;
         self.finish_terminate();
-        let (after, conn) = {
-            let _attrs = self.attrs.lock();
-            let after = self.request_without_search(begin())?;
-            (after, self.inner.lock().conn.take())
-        };
-        self.carry_out(after, Runner::Verb);
-        Ok(conn)
+        Ok(())
+    }
+
+    /// Begins a reset: ends the stream. The caller holds the attributes, carries out the rest of
+    /// the transition, and detaches the connection.
+    ///
+    /// # Errors
+    ///
+    /// As [`Qp::prepare_reset`].
+    pub(crate) fn begin_reset(&self) -> Result<(Set<After>, Option<Bound>)> {
+        let after = self.request(self.reset_request())?;
+        Ok((after, self.take_conn()))
     }
 
     /// Finishes a reset, after the connection was detached.
@@ -436,8 +391,7 @@ impl Qp {
         }
     }
 
-    /// Begins to destroy the queue pair: ends the stream and the search. Returns the connection to
-    /// detach.
+    /// Begins to destroy the queue pair: ends the stream. Returns the connection to detach.
     ///
     /// Context: process, sleeps.
     pub(crate) fn begin_destroy(self: &Arc<Self>) -> Option<Bound> {
@@ -445,9 +399,8 @@ impl Qp {
         self.finish_terminate();
         let after = self.apply(Event::Destroy);
         self.carry_out(after, Runner::Verb);
-        drop(self.end_oob());
         self.end_tx_timer();
-        self.inner.lock().conn.take()
+        self.take_conn()
     }
 
     /// Finishes, after the connection was detached. Posted requests end without completions;

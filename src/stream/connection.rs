@@ -141,8 +141,7 @@ pub(crate) struct StreamParams {
     pub(crate) expect_rtr: RtrKinds,
     /// Whether this end stays silent until the peer's first valid FPDU (MPA-9).
     pub(crate) wait_first_fpdu: bool,
-    /// The extensions that both ends support; those of an out-of-band connect are negotiated
-    /// elsewhere.
+    /// The extensions that both ends support.
     pub(crate) extensions: Extensions,
 }
 

@@ -141,7 +141,6 @@ impl QpOps for Qp {
             pd: init.pd,
             recv_cq: init.recv_cq,
             receives,
-            connector: dev.cm.clone(),
             reservation,
         };
         let qp = Self::assemble(&dev.qps, parts, sq)?;

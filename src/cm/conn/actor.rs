@@ -516,7 +516,10 @@ impl Conn {
     /// Revokes the link to the queue pair and makes it drop the connection.
     pub(in crate::cm) fn unbind(&self) {
         if let Some(qp) = self.take_qp() {
-            qp.unbind(&self.connection);
+            let unbound = qp.take_bound(&self.connection);
+            if let (Some(_), Some(search)) = (unbound, self.search.as_ref()) {
+                search.connection_lost();
+            }
         }
     }
 

@@ -80,7 +80,11 @@ impl Conn {
                 }
             };
         };
-        match qp.attach(&self.connection, &attaching.params) {
+        let attached = match self.search.as_ref() {
+            Some(search) => search.attach(&qp, &self.connection, &attaching.params),
+            None => qp.attach(&self.connection, &attaching.params),
+        };
+        match attached {
             Ok(()) => self.attached(actor, attaching),
             Err(error) if error == EBUSY && !actor.is_overdue() => {
                 actor.come_back();
@@ -90,14 +94,21 @@ impl Conn {
                 AfterAttach::Reply(_) => self.fail_open(actor, ECONNRESET),
                 AfterAttach::Itself => self.fail(actor, error),
                 AfterAttach::FirstOctets => {
-                    qp.give_up_oob(&self.connection);
+                    self.give_up_search();
                     self.fail(actor, error)
                 }
                 AfterAttach::Report(accepted) => {
-                    qp.give_up_oob(&self.connection);
+                    self.give_up_search();
                     self.fail_accepted(actor, &accepted, error)
                 }
             },
+        }
+    }
+
+    /// Ends the search of a queue pair that cannot take the stream of its peer.
+    fn give_up_search(&self) {
+        if let Some(search) = self.search.as_ref() {
+            search.give_up_on(&self.connection);
         }
     }
 

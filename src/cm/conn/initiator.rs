@@ -128,9 +128,7 @@ impl Conn {
                 NextStep::Wait(ConnPhase::Connecting { initiator, request })
             }
             TcpState::Established | TcpState::CloseWait => match Inbox::new() {
-                Ok(_) if !self.qp().is_some_and(|qp| qp.may_ask(&self.connection)) => {
-                    self.fail(actor, ECONNRESET)
-                }
+                Ok(_) if !self.may_send_request() => self.fail(actor, ECONNRESET),
                 Ok(_) if actor.id.is_none() && self.leads_to_itself() => {
                     self.join_itself(actor, &initiator)
                 }
@@ -160,6 +158,12 @@ impl Conn {
         }
     }
 
+    /// Returns whether this attempt is still that of its search, if it has one.
+    fn may_send_request(&self) -> bool {
+        let search = self.search.as_ref();
+        search.is_none_or(|search| search.may_send_request(&self.connection))
+    }
+
     /// Returns whether TCP has connected the socket to itself.
     fn leads_to_itself(&self) -> bool {
         let (local, peer) = (self.socket.local_addr(), self.socket.peer_addr());
@@ -168,16 +172,19 @@ impl Conn {
 
     /// Begins the stream of a queue pair that is its own peer.
     fn join_itself(self: &Arc<Self>, actor: &mut Actor, initiator: &Initiator) -> NextStep {
+        let checked = match self.search.as_ref() {
+            Some(search) => search.check_itself(),
+            None => Err(EPROTO),
+        };
+        let extensions = match checked {
+            Ok(extensions) => extensions,
+            Err(error) => return self.fail(actor, error),
+        };
         let params = StreamParams {
             wait_first_fpdu: false,
+            extensions,
             ..StreamParams::responder(&initiator.rules_with_itself(), RtrKinds::NONE)
         };
-        let Some(qp) = self.qp() else {
-            return self.fail(actor, ECONNRESET);
-        };
-        if !qp.takes_itself() {
-            return self.fail(actor, EPROTO);
-        }
         self.attach(actor, params, AfterAttach::Itself)
     }
 
@@ -294,19 +301,25 @@ impl Conn {
         accepted: AcceptedReply,
         rtr: Option<Rtr>,
     ) -> NextStep {
-        let params = StreamParams {
+        let mut params = StreamParams {
             send_rtr: rtr,
             wait_first_fpdu: false,
             ..StreamParams::responder(&accepted.rules, RtrKinds::NONE)
         };
-        // The queue pair must be ready before the consumer learns of the connection.
-        let Some(qp) = self.qp() else {
-            return self.fail(actor, ECONNRESET);
-        };
-        if !qp.takes_reply(|| addrs_of(&self.socket), accepted.private_data()) {
-            self.misbehaved_by("the MPA Reply is for another queue pair");
-            return self.fail(actor, EPROTO);
+        if let Some(search) = self.search.as_ref() {
+            // Before a lock is taken, since it may sleep.
+            let addrs = addrs_of(&self.socket).map_err(|_| EPROTO);
+            match addrs.and_then(|addrs| search.check_reply(&addrs, accepted.private_data())) {
+                Ok(extensions) => params.extensions = extensions,
+                Err(error) => {
+                    if error == EPROTO {
+                        self.misbehaved_by("the MPA Reply is for another queue pair");
+                    }
+                    return self.fail(actor, error);
+                }
+            }
         }
+        // The queue pair must be ready before the consumer learns of the connection.
         self.attach(actor, params, AfterAttach::Report(accepted))
     }
 

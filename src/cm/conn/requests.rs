@@ -61,20 +61,21 @@ use kernel_ext::{
 };
 
 use crate::{
-    cm::Cm,
+    cm::{
+        oob::search::{
+            OobConnect,
+            OobSearch,
+            OobTarget, //
+        },
+        Cm, //
+    },
     device::{
         settings::MpaRevision,
         Device,
         MAX_IRD,
         MAX_ORD, //
     },
-    qp::{
-        oob::{
-            OobConnect,
-            OobTarget, //
-        },
-        Qp, //
-    }, //
+    qp::Qp, //
 };
 
 use super::{
@@ -258,7 +259,12 @@ fn bind_source(socket: &Socket, local: SockAddr) -> Result<SourcePort> {
 /// * `EINVAL`: the queue pair no longer searches for that peer.
 /// * `ENODEV`: the device is being removed.
 /// * `EADDRNOTAVAIL` and others of TCP.
-pub(crate) fn connect_oob(cm: Arc<Cm>, qp: &Arc<Qp>, oob: &OobConnect) -> Result {
+pub(in crate::cm) fn connect_oob(
+    search: &Arc<OobSearch>,
+    qp: &Arc<Qp>,
+    oob: &OobConnect,
+) -> Result {
+    let cm = search.cm();
     let config = for_oob(config(&cm.device, Role::Initiator));
     let initiator = Initiator::new(config, oob.depths);
     let request = initiator.request(&oob.announcement.encode());
@@ -269,13 +275,14 @@ pub(crate) fn connect_oob(cm: Arc<Cm>, qp: &Arc<Qp>, oob: &OobConnect) -> Result
         OobTarget::Peer(_) => socket.bind_without_port(&oob.from)?,
         OobTarget::Itself => socket.bind(&oob.from)?,
     }
-    let conn = Conn::new(cm, socket, Actor::new(ConnPhase::Released))?;
+    let conn = Conn::new(cm.clone(), socket, Actor::new(ConnPhase::Released))?;
+    conn.search.populate(search.clone());
     conn.with_actor(|actor| {
         let to = match oob.to {
             OobTarget::Peer(peer) => peer,
             OobTarget::Itself => conn.socket.local_addr()?,
         };
-        let bound = qp.bind_oob(conn.bound(), oob);
+        let bound = search.bind(conn.bound(), oob);
         let connect = |socket: &Socket| socket.connect_nonblock(&to);
         conn.begin(actor, qp.clone(), bound, connect, |actor| {
             actor.begin_connecting(None, initiator, request)

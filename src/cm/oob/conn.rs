@@ -2,8 +2,8 @@
 
 //! The steps of an incoming connection without a connection manager.
 //!
-//! They find the queue pair that the peer's MPA Request names, let it check the Request, and send
-//! the MPA Reply. The queue pair gets the stream only when the peer's first octets arrive: until
+//! They find the search of the queue pair that the peer's MPA Request names, which checks the
+//! Request, and send the MPA Reply. The queue pair gets the stream only when the peer's first octets arrive: until
 //! then the peer can replace this connection by another one without loss.
 //!
 //! A connection that no queue pair waits for is closed at once and counted. docs/connections.md.
@@ -95,18 +95,19 @@ impl Conn {
         }
         let private_data = asked.request.private_data.of(inbox.octets());
         let theirs = Announcement::decode(private_data).map_err(|_| ECONNREFUSED)?;
-        let cm = self.cm();
-        let qp = cm.qps.get(theirs.to.get()).ok_or(ECONNREFUSED)?;
-        let addrs = addrs_of(&self.socket)?;
-        let (depths, ours) = qp.accept_oob(self.bound(), &theirs, |pair| {
-            cm.oob_waiters.check_call(&cm.device, pair, &addrs, &theirs)
-        })?;
-        self.qp.populate(BhRevocable::new(qp));
+        let searches = &self.cm().oob_waiters.searches;
+        let search = searches.find(theirs.to.get()).ok_or(ECONNREFUSED)?;
+        let ours = search.accept(self.bound(), &addrs_of(&self.socket)?, &theirs)?;
+        self.search.populate(search);
+        self.qp.populate(BhRevocable::new(ours.qp));
         let accepted = asked
             .responder
-            .accept(&asked.request, depths, &ours.encode())
+            .accept(&asked.request, ours.depths, &ours.announcement.encode())
             .map_err(|_| EINVAL)?;
-        let params = StreamParams::responder(&accepted.rules, accepted.rtr);
+        let params = StreamParams {
+            extensions: ours.extensions,
+            ..StreamParams::responder(&accepted.rules, accepted.rtr)
+        };
         Ok((
             Outbox::new(KBox::new(accepted.reply, GFP_KERNEL)?),
             KBox::new(params, GFP_KERNEL)?,
