@@ -11,8 +11,6 @@
 //!
 //! RFC 5040, sections 5.4, 6 and 7.
 
-use core::ops::Deref;
-
 use iwarp::{
     oob::Psn,
     stag::Access, //
@@ -103,7 +101,7 @@ pub(crate) struct Attrs {
 #[repr(C)]
 pub(crate) struct Qp {
     #[pin]
-    shared: QpShared,
+    pub(crate) shared: QpShared,
     pub(crate) caps: QpCaps,
     /// The stream's peer supports Send with Immediate.
     // ORDERING: Relaxed: stored before the transition `Attach`, a full barrier; who sees RTS sees
@@ -157,15 +155,6 @@ pub(crate) struct Qp {
     _reservation: Reservation,
 }
 
-impl Deref for Qp {
-    type Target = QpShared;
-
-    #[inline]
-    fn deref(&self) -> &QpShared {
-        &self.shared
-    }
-}
-
 const TX: u64 = 0;
 const RX: u64 = 1;
 const PEER: u64 = 2;
@@ -202,12 +191,12 @@ impl Qp {
     /// Derives the peer's rights from the consumer's attributes. With the connection manager the
     /// peer has all rights, since the access flags are not the consumer's there.
     fn set_rights(&self, attrs: &Attrs) {
-        let rights = if self.lifecycle().is_by_path() {
+        let rights = if self.shared.lifecycle().is_by_path() {
             rights_among(attrs.stored.access)
         } else {
             Access::ALL
         };
-        self.rights.store(rights.bits().into(), Relaxed);
+        self.shared.rights.store(rights.bits().into(), Relaxed);
     }
 
     /// Returns whether the stream's peer supports Send with Immediate.
@@ -217,7 +206,7 @@ impl Qp {
 
     /// Returns its own receive queue; [`None`] if it uses an SRQ.
     pub(crate) fn own_receives(&self) -> Option<&RecvQueue> {
-        match &self.receives {
+        match &self.shared.receives {
             Receives::Own(queue) => Some(queue),
             Receives::Shared(_) => None,
         }
@@ -227,16 +216,16 @@ impl Qp {
     ///
     /// Context: process; the running transmit task.
     pub(crate) fn flush(&self) -> bool {
-        let first = self.lifecycle.take_first_failure().map(status_of);
+        let first = self.shared.lifecycle.take_first_failure().map(status_of);
         if let Some(id) = self.forget_stream() {
             self.flush_receive(id);
         }
-        let mut more = self.sq.flush(first, self.origin());
-        match &self.receives {
+        let mut more = self.shared.sq.flush(first, self.shared.origin());
+        match &self.shared.receives {
             Receives::Own(queue) => more |= self.flush_receives(queue),
             Receives::Shared(_) => {
                 if !self.last_wqe_raised.xchg(true, Relaxed) {
-                    self.link.event(QpEvent::LastWqeReached);
+                    self.shared.link.event(QpEvent::LastWqeReached);
                 }
             }
         }
@@ -249,8 +238,8 @@ impl Qp {
     /// Context: process; the running transmit task.
     fn forget_stream(&self) -> Option<u64> {
         let begun = self.stop_rx();
-        self.inbound_reads.clear();
-        self.forget_paging_out();
+        self.shared.inbound_reads.clear();
+        self.shared.forget_paging_out();
         begun
     }
 
@@ -268,7 +257,7 @@ impl Qp {
     }
 
     fn flush_receive(&self, id: u64) {
-        let origin = self.origin();
+        let origin = self.shared.origin();
         let completion = Completion {
             id,
             status: WcStatus::Flushed,
@@ -280,7 +269,7 @@ impl Qp {
             solicited: true,
             vendor_err: origin.vendor_err,
         };
-        self.trace_recv_complete(&completion);
-        self.recv_cq.post(&completion);
+        self.shared.trace_recv_complete(&completion);
+        self.shared.recv_cq.post(&completion);
     }
 }

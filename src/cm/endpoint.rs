@@ -98,7 +98,7 @@ fn change(
     attr: &QpAttr,
     mask: QpAttrMask,
 ) -> Result<Set<After>> {
-    let step = qp.lifecycle().search_step(request);
+    let step = qp.shared.lifecycle().search_step(request);
     match step.map_err(|_| EINVAL)? {
         SearchStep::None => qp.change_state(request),
         SearchStep::End => {
@@ -109,7 +109,7 @@ fn change(
         SearchStep::Begin => {
             OobSearch::begin(cm, qp, attr, mask)?;
             let changed = qp.change_state(request);
-            changed.inspect_err(|_| cm.oob_waiters.searches.end(qp.number))
+            changed.inspect_err(|_| cm.oob_waiters.searches.end(qp.shared.number))
         }
         SearchStep::Connect => {
             OobSearch::connect(cm, qp, attrs, attr, mask)?;
@@ -153,9 +153,9 @@ pub(crate) fn destroy(cm: &Cm, qp: &Arc<Qp>) {
 
 /// Ends what a queue pair without `rdma_cm` waits for: its peer, and a peer that has closed.
 fn end_search(cm: &Cm, qp: &Arc<Qp>) {
-    if qp.lifecycle().is_by_path() {
+    if qp.shared.lifecycle().is_by_path() {
         qp.end_peer_limit();
-        cm.oob_waiters.searches.end(qp.number);
+        cm.oob_waiters.searches.end(qp.shared.number);
     }
 }
 

@@ -36,16 +36,16 @@ impl Qp {
     pub(crate) fn carry_out(self: &Arc<Self>, after: Set<After>, mut runner: Runner<'_, '_>) {
         for action in after.iter() {
             match action {
-                After::NotifyFatal => self.link.event(QpEvent::Fatal),
-                After::NotifyAccessError => self.link.event(QpEvent::AccessError),
-                After::NotifyRequestError => self.link.event(QpEvent::RequestError),
-                After::NotifyCompletions => self.notify(),
+                After::NotifyFatal => self.shared.link.event(QpEvent::Fatal),
+                After::NotifyAccessError => self.shared.link.event(QpEvent::AccessError),
+                After::NotifyRequestError => self.shared.link.event(QpEvent::RequestError),
+                After::NotifyCompletions => self.shared.notify(),
                 After::Transmit => match &mut runner {
                     Runner::Any => self.kick(),
                     Runner::Step => self.transmit_in_step(),
                     // A kernel consumer must not be called back from within its own call
                     // (Documentation/infiniband/core_locking.rst).
-                    Runner::Verb if self.user => self.transmit(),
+                    Runner::Verb if self.shared.user => self.transmit(),
                     Runner::Verb => self.kick(),
                     Runner::Callback(inbound) => self.answer(inbound),
                 },

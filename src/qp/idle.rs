@@ -39,7 +39,7 @@ impl WorkItem<IDLE> for Qp {
 
     /// Context: process.
     fn run(this: Arc<Self>) {
-        this.idle_check.store(true, Relaxed);
+        this.shared.idle_check.store(true, Relaxed);
         // The running transmit task does the check.
         this.transmit_and_wait();
     }

@@ -27,7 +27,7 @@ impl WorkItem<PAGING_IN> for Qp {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let Some(conn) = this.conn() else {
+        let Some(conn) = this.shared.conn() else {
             return;
         };
         let mut fetched: Option<Fetched> = None;
@@ -49,7 +49,7 @@ impl WorkItem<PAGING_OUT> for Qp {
 
     fn run(this: Arc<Self>) {
         // Not here: there may be as many of these items at a time as there are queue pairs.
-        if page_out(&this) {
+        if page_out(&this.shared) {
             this.kick();
         }
     }

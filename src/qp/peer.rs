@@ -35,7 +35,7 @@ use super::{
 
 impl DelayedItem<PEER> for Qp {
     fn queue(&self) -> &OwnedQueue {
-        &self.device.queues.stream
+        &self.shared.device.queues.stream
     }
 }
 
@@ -45,10 +45,10 @@ impl WorkItem<PEER> for Qp {
     fn run(this: Arc<Self>) {
         // Steps of connections are queued behind this item, and block I/O may depend on them.
         without_io(|| {
-            let after = this.apply(Event::PeerClosedTimeout);
+            let after = this.shared.apply(Event::PeerClosedTimeout);
             // Nothing follows if the wait for the peer has ended meanwhile.
             if !after.is_empty() {
-                this.device.stats.pairing_timeouts.inc();
+                this.shared.device.stats.pairing_timeouts.inc();
             }
             this.carry_out(after, Runner::Step);
         });
@@ -78,7 +78,7 @@ impl Qp {
         if let Some(search) = &*self.search.lock() {
             search
                 .as_arc_borrow()
-                .enqueue_on(&self.device.queues.stream);
+                .enqueue_on(&self.shared.device.queues.stream);
         }
     }
 
@@ -92,7 +92,7 @@ impl Qp {
             // A task that ends the stream or destroys the queue pair may have cancelled the timer
             // before it was set here. Both change the phase first, and setting the timer is a full
             // barrier: either they cancel it, or this load sees the phase.
-            if !self.lifecycle().has_lost_peer() {
+            if !self.shared.lifecycle().has_lost_peer() {
                 self.end_peer_limit();
             }
         }

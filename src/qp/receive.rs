@@ -52,7 +52,7 @@ impl Qp {
     ) -> Result {
         let stream = RxStream::new(conn, params, extensions)?;
         self.owner.charge(&stream);
-        let _drop_outside_lock = self.rx.lock().stream.replace(stream);
+        let _drop_outside_lock = self.shared.rx.lock().stream.replace(stream);
         Ok(())
     }
 
@@ -61,14 +61,14 @@ impl Qp {
     ///
     /// Context: process.
     pub(super) fn stop_rx(&self) -> Option<u64> {
-        let stream = self.rx.lock().stream.take()?;
+        let stream = self.shared.rx.lock().stream.take()?;
         stream.begun()
     }
 
     /// Processes the octets that have arrived.
     pub(crate) fn data_ready(self: &Arc<Self>, inbound: &mut Inbound<'_>, off: BhOff<'_>) {
-        let mut round = RxRound::new(self, &mut *inbound, off);
-        match &mut off.lock(&self.rx).stream {
+        let mut round = RxRound::new(&self.shared, &mut *inbound, off);
+        match &mut off.lock(&self.shared.rx).stream {
             Some(stream) => stream.receive(&mut round),
             // Discards the data of a stream that has ended.
             None => round.inbound.consume(round.inbound.available()),
@@ -85,9 +85,9 @@ impl Qp {
         inbound: &mut Inbound<'_>,
         off: BhOff<'_>,
     ) {
-        let mut round = RxRound::new(self, &mut *inbound, off);
+        let mut round = RxRound::new(&self.shared, &mut *inbound, off);
         {
-            let mut rx = off.lock(&self.rx);
+            let mut rx = off.lock(&self.shared.rx);
             let stream = rx.stream.as_mut();
             if let Some(stream) = stream.filter(|stream| stream.is_of(conn)) {
                 stream.receive(&mut round);
@@ -108,9 +108,9 @@ impl Qp {
         fetched: Option<&Fetched>,
     ) -> Option<Wanted> {
         let wanted = BhOff::run(|off| {
-            let mut round = RxRound::new(self, &mut *inbound, off);
+            let mut round = RxRound::new(&self.shared, &mut *inbound, off);
             let wanted = {
-                let mut rx = off.lock(&self.rx);
+                let mut rx = off.lock(&self.shared.rx);
                 let stream = rx
                     .stream
                     .as_mut()
@@ -133,7 +133,7 @@ impl Qp {
     ///
     /// Context: process.
     pub(crate) fn is_between_messages(&self) -> bool {
-        let rx = self.rx.lock();
+        let rx = self.shared.rx.lock();
         rx.stream
             .as_ref()
             .is_none_or(|stream| stream.is_between_messages())
@@ -143,7 +143,7 @@ impl Qp {
     ///
     /// Context: process.
     pub(crate) fn is_paging_in(&self) -> bool {
-        let rx = self.rx.lock();
+        let rx = self.shared.rx.lock();
         rx.stream
             .as_ref()
             .is_some_and(|stream| stream.is_paging_in())

@@ -40,10 +40,14 @@ impl Qp {
     /// Writes `key=value` words, the last of them quoted, without the device and the end of the
     /// line.
     pub(crate) fn report(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lifecycle = self.lifecycle();
-        let sq = self.sq.occupancy();
-        let (inbound, ird) = self.inbound_reads.occupancy();
-        let consumer = if self.user { "process" } else { "kernel" };
+        let lifecycle = self.shared.lifecycle();
+        let sq = self.shared.sq.occupancy();
+        let (inbound, ird) = self.shared.inbound_reads.occupancy();
+        let consumer = if self.shared.user {
+            "process"
+        } else {
+            "kernel"
+        };
         let via = if lifecycle.is_by_path() {
             "oob"
         } else {
@@ -51,11 +55,11 @@ impl Qp {
         };
         out.write_fmt(fmt!(
             "qp={} consumer={consumer} phase={} via={via}",
-            self.number,
+            self.shared.number,
             phase_name(lifecycle.phase())
         ))?;
         let (conn, negotiated) = {
-            let inner = self.inner.lock();
+            let inner = self.shared.inner.lock();
             (inner.conn.clone(), inner.negotiated)
         };
         let conn = conn.as_ref();
@@ -80,7 +84,7 @@ impl Qp {
             sq.reads,
             sq.max_reads
         ))?;
-        match &self.receives {
+        match &self.shared.receives {
             Receives::Shared(_) => out.write_str(" rq_posted=srq")?,
             Receives::Own(queue) => match queue.waiting() {
                 Some(waiting) => out.write_fmt(fmt!(" rq_posted={waiting}"))?,
@@ -112,7 +116,7 @@ impl Qp {
                 info.received
             ))?;
         }
-        match self.ending() {
+        match self.shared.ending() {
             Some(end) => out.write_fmt(fmt!(" end=\"{}: {end}\"", end.kind())),
             None => Ok(()),
         }
@@ -120,7 +124,7 @@ impl Qp {
 
     /// Returns what the ends of the stream agreed on, if it has or had one.
     pub(crate) fn negotiated(&self) -> Option<Negotiated> {
-        self.inner.lock().negotiated
+        self.shared.inner.lock().negotiated
     }
 
     /// Traces that the consumer has posted to the send queue.
@@ -130,23 +134,23 @@ impl Qp {
     pub(crate) fn trace_post_send(&self) {
         if PostSend::is_enabled() {
             PostSend::record(move || PostSend {
-                dev: self.device.name(),
-                qpn: self.number,
-                posted: self.sq.occupancy().posted,
+                dev: self.shared.device.name(),
+                qpn: self.shared.number,
+                posted: self.shared.sq.occupancy().posted,
             });
         }
     }
 
     /// Returns what the transmitter waits for.
     fn tx_waits(&self, sq: &Occupancy, inbound: u32, writeable: bool) -> &'static str {
-        let lifecycle = self.lifecycle();
+        let lifecycle = self.shared.lifecycle();
         match lifecycle.phase() {
             QpPhase::Idle | QpPhase::Waiting => return "stream",
             QpPhase::Error | QpPhase::Gone => return "-",
             QpPhase::Rts | QpPhase::Closing | QpPhase::Terminate => {}
         }
         let paging_out = matches!(
-            *self.paging_out.lock(),
+            *self.shared.paging_out.lock(),
             PagingOut::Wanted(_) | PagingOut::Busy
         );
         let work = sq.posted != 0 || sq.pending != sq.reads || inbound != 0;
@@ -159,7 +163,7 @@ impl Qp {
         } else if work && !writeable {
             "send_space"
         } else if lifecycle.waits_for_reads() {
-            match ReadWait::from_raw(self.read_wait.load(Relaxed)) {
+            match ReadWait::from_raw(self.shared.read_wait.load(Relaxed)) {
                 ReadWait::Fence => "fence",
                 ReadWait::Ord => "ord",
                 ReadWait::Queue => "sq_full",

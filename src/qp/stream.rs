@@ -73,8 +73,8 @@ impl Qp {
     }
 
     fn bind_by(&self, request: QpRequest, conn: Bound) -> Result {
-        let mut inner = self.inner.lock();
-        self.allows(request)?;
+        let mut inner = self.shared.inner.lock();
+        self.shared.allows(request)?;
         if inner.conn.is_some() {
             return Err(EISCONN);
         }
@@ -88,37 +88,41 @@ impl Qp {
     ///
     /// `EINVAL` if it does not wait.
     pub(crate) fn rebind(&self, conn: Bound) -> Result<Option<Bound>> {
-        let mut inner = self.inner.lock();
-        self.allows(QpRequest::BindSearch)?;
+        let mut inner = self.shared.inner.lock();
+        self.shared.allows(QpRequest::BindSearch)?;
         Ok(inner.conn.replace(conn))
     }
 
     /// Unbinds the connection and returns the reference to drop.
     pub(crate) fn take_conn(&self) -> Option<Bound> {
-        self.inner.lock().conn.take()
+        self.shared.inner.lock().conn.take()
     }
 
     /// Unbinds the connection after a failed start-up and returns the reference to drop, if it is
     /// still this one.
     pub(crate) fn take_bound(&self, conn: &Arc<StreamConnection>) -> Option<Bound> {
-        self.inner.lock().conn.take_if(|bound| bound.is(conn))
+        self.shared
+            .inner
+            .lock()
+            .conn
+            .take_if(|bound| bound.is(conn))
     }
 
     /// Returns whether a connection is the bound one.
     pub(crate) fn is_bound(&self, conn: &Arc<StreamConnection>) -> bool {
-        self.inner.lock().is_bound(conn)
+        self.shared.inner.lock().is_bound(conn)
     }
 
     /// Returns whether a connection is bound.
     pub(crate) fn has_conn(&self) -> bool {
-        self.inner.lock().conn.is_some()
+        self.shared.inner.lock().conn.is_some()
     }
 
     /// Queues the work item of a connection, which waits for octets that are processed now.
     pub(super) fn processed(&self, conn: &Arc<StreamConnection>) {
-        let inner = self.inner.lock();
+        let inner = self.shared.inner.lock();
         if let Some(bound) = inner.conn.as_ref().filter(|bound| bound.is(conn)) {
-            bound.enqueue(&self.device.queues.stream);
+            bound.enqueue(&self.shared.device.queues.stream);
         }
     }
 
@@ -155,20 +159,20 @@ impl Qp {
         let attach = QpRequest::Attach {
             wait_first_fpdu: params.wait_first_fpdu,
         };
-        self.allows(attach)?;
+        self.shared.allows(attach)?;
         if !self.is_bound(conn) {
             return Err(EINVAL);
         }
-        self.sq.start(params.ord, &self.owner)?;
-        self.inbound_reads.start(params.ird, &self.owner)?;
+        self.shared.sq.start(params.ord, &self.owner)?;
+        self.shared.inbound_reads.start(params.ird, &self.owner)?;
         conn.socket().charge_to(&self.owner)?;
         conn.socket().open_window();
-        let writes = self.device.kind.write_completion(params.ord);
-        self.packed.store(false, Relaxed);
+        let writes = self.shared.device.kind.write_completion(params.ord);
+        self.shared.packed.store(false, Relaxed);
         let tx = TxStream::new(conn, params, params.extensions, writes, &self.owner)?;
         self.start_rx(conn, params, params.extensions)?;
         let _drop_outside_lock = {
-            let mut inner = self.inner.lock();
+            let mut inner = self.shared.inner.lock();
             inner.negotiated = Some(Negotiated {
                 revision: params.revision,
                 crc: params.crc,
@@ -180,7 +184,7 @@ impl Qp {
         let send_immediate = params.extensions == Extensions::SendImmediate;
         self.send_immediate.store(send_immediate, Relaxed);
         // With a path the attributes are the consumer's.
-        if !self.lifecycle().is_by_path() {
+        if !self.shared.lifecycle().is_by_path() {
             // Grants all rights; the regions that the peer names restrict them.
             attrs.stored.access |=
                 AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
@@ -188,7 +192,7 @@ impl Qp {
             attrs.stored.max_dest_rd_atomic = u8::try_from(params.ird).unwrap_or(u8::MAX);
         }
         // Fails if the queue pair was destroyed in between, or bound to another connection.
-        self.request_if(attach, |inner| {
+        self.shared.request_if(attach, |inner| {
             inner.is_bound(conn).then_some(None).ok_or(EINVAL)
         })
     }
@@ -197,7 +201,7 @@ impl Qp {
     /// it may wait for the process's memory cgroup, or for a thread of the process that owns the
     /// socket, and steps must not.
     pub(super) fn transmit_in_step(self: &Arc<Self>) {
-        if self.user {
+        if self.shared.user {
             self.enqueue_tx();
         } else {
             self.transmit();
@@ -215,13 +219,13 @@ impl Qp {
     pub(crate) fn stream_ended(self: &Arc<Self>, how: Ended) {
         if let Ended::Lost(loss) = how {
             if loss != Loss::Here {
-                self.note_end(StreamEnd::Lost(loss), None);
+                self.shared.note_end(StreamEnd::Lost(loss), None);
             }
         }
-        let after = self.apply(Event::StreamEnded {
+        let after = self.shared.apply(Event::StreamEnded {
             lost: matches!(how, Ended::Lost(_)),
         });
-        let _drop_outside_lock = self.inner.lock().conn.take();
+        let _drop_outside_lock = self.shared.inner.lock().conn.take();
         self.carry_out(after, Runner::Step);
     }
 
@@ -230,30 +234,30 @@ impl Qp {
     /// receives for a failure. So nothing happens until the next Send, which fails after its retry
     /// timeout.
     pub(crate) fn note_peer_closed(self: &Arc<Self>) {
-        let after = self.apply(Event::PeerClosed);
+        let after = self.shared.apply(Event::PeerClosed);
         self.carry_out(after, Runner::Any);
     }
 
     /// Allows sending before the peer's first FPDU.
     pub(crate) fn allow_sending(self: &Arc<Self>) {
-        let after = self.apply(Event::AllowSending);
+        let after = self.shared.apply(Event::AllowSending);
         self.carry_out(after, Runner::Step);
     }
 
     /// Returns whether the stream is up and no dequeued request is incomplete.
     pub(crate) fn is_content(&self) -> bool {
-        self.phase() == QpPhase::Rts && self.sq.is_idle()
+        self.shared.phase() == QpPhase::Rts && self.shared.sq.is_idle()
     }
 
     /// Returns whether Reads or atomic operations are outstanding at the peer.
     pub(crate) fn awaits_answers(&self) -> bool {
-        !self.sq.no_reads()
+        !self.shared.sq.no_reads()
     }
 
     /// Returns whether the stream waits for local memory to be fetched.
     pub(crate) fn waits_for_memory(&self) -> bool {
         let paging_out = matches!(
-            *self.paging_out.lock(),
+            *self.shared.paging_out.lock(),
             PagingOut::Wanted(_) | PagingOut::Busy
         );
         paging_out || self.is_paging_in()
@@ -262,14 +266,14 @@ impl Qp {
     /// Returns whether the stream still has data to send to a peer that has closed its half: what
     /// was posted, answers, or a Terminate.
     pub(crate) fn owes(&self) -> bool {
-        let lifecycle = self.lifecycle();
+        let lifecycle = self.shared.lifecycle();
         match lifecycle.phase() {
             QpPhase::Rts | QpPhase::Closing => {
                 let takes = lifecycle.may_send() && !lifecycle.is_peer_closed();
-                self.inbound_reads.owes()
-                    || self.sq.owes(takes)
+                self.shared.inbound_reads.owes()
+                    || self.shared.sq.owes(takes)
                     // Last: see the field.
-                    || self.packed.load(Relaxed)
+                    || self.shared.packed.load(Relaxed)
             }
             QpPhase::Terminate => true,
             QpPhase::Idle | QpPhase::Waiting | QpPhase::Error | QpPhase::Gone => false,

@@ -94,7 +94,7 @@ impl Qps {
     ///
     /// Context: any.
     pub(crate) fn link(&self, number: u32) -> Option<QpLink> {
-        self.table.with(number, |qp| qp.link.clone())
+        self.table.with(number, |qp| qp.shared.link.clone())
     }
 
     /// Allocates a number and enters the queue pair that `make` returns for it.
@@ -144,14 +144,14 @@ mod tests {
         let qps = Qps::with_numbers(bench.device.clone(), 7..8)?;
         let made = || Qp::among(&qps, &bench, 2, None, &cq);
         let first = made()?;
-        let (number, stream) = (first.number, first.stream_id());
+        let (number, stream) = (first.shared.number, first.shared.stream_id());
         let target = Target::new(&bench.pd, stream.qp, 0)?;
         let key = Stag::new(target.key());
         bench.destroy(&first);
         let second = made()?;
-        assert_eq!(second.number, number);
-        assert!(second.stream_id().qp != stream.qp);
-        let refused = second.invalidate_remote(key);
+        assert_eq!(second.shared.number, number);
+        assert!(second.shared.stream_id().qp != stream.qp);
+        let refused = second.shared.invalidate_remote(key);
         assert_eq!(refused, Err(Fault::InvalidateForbidden));
         assert!(target.is_valid(&bench.pd));
         bench.destroy(&second);

@@ -79,7 +79,7 @@ impl WorkItem<TX_USER> for Qp {
     fn run(this: Arc<Self>) {
         let turn = UserTurn::begin(Waiting::Never);
         this.rounds(&mut TcpSender::User(turn));
-        this.notify();
+        this.shared.notify();
     }
 }
 
@@ -89,7 +89,7 @@ impl WorkItem<TX_SOFTIRQ> for Qp {
     /// Context: softirq.
     fn run(this: Arc<Self>) {
         BhOff::run(|off| this.rounds(&mut TcpSender::Softirq(off)));
-        this.notify();
+        this.shared.notify();
         // The end of a queue pair sleeps.
         if let Some(last) = Arc::into_unique_or_drop(this) {
             Arc::from(last).enqueue_tx();
@@ -101,7 +101,7 @@ impl WorkItem<RX> for Qp {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        if let Some(conn) = this.conn() {
+        if let Some(conn) = this.shared.conn() {
             conn.socket()
                 .with_inbound(|inbound| BhOff::run(|off| this.more_from(&conn, inbound, off)));
         }
@@ -112,7 +112,7 @@ impl WorkItem<RX_USER> for Qp {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let Some(conn) = this.conn() else {
+        let Some(conn) = this.shared.conn() else {
             return;
         };
         let done = BhOff::run(|off| {
@@ -121,7 +121,7 @@ impl WorkItem<RX_USER> for Qp {
         });
         if done.is_none() {
             // If it is queued already, it will see the new work.
-            let queue = &this.device.queues.user_wait;
+            let queue = &this.shared.device.queues.user_wait;
             let _ = queue.enqueue::<Arc<Self>, RX>(this.clone());
         }
     }
@@ -131,14 +131,14 @@ impl WorkItem<RX_USER> for Qp {
 impl Qp {
     /// Rearms the running transmit task, or else queues its work item. Context: any.
     pub(crate) fn kick(self: &Arc<Self>) {
-        if !self.tx.rearm() {
+        if !self.shared.tx.rearm() {
             self.enqueue_tx();
         }
     }
 
     /// Queues the work item that fetches memory for the receiver. Context: any.
     pub(super) fn enqueue_paging_in(self: &Arc<Self>) {
-        if let Some(queue) = self.pd.paging().and_then(ContextPaging::queue) {
+        if let Some(queue) = self.shared.pd.paging().and_then(ContextPaging::queue) {
             // If it is queued already, it will see the request.
             let _ = queue.enqueue::<Arc<Self>, PAGING_IN>(self.clone());
         }
@@ -146,7 +146,7 @@ impl Qp {
 
     /// Queues the work item that fetches memory for the transmit task. Context: any.
     pub(super) fn enqueue_paging_out(self: &Arc<Self>) {
-        if let Some(queue) = self.pd.paging().and_then(ContextPaging::queue) {
+        if let Some(queue) = self.shared.pd.paging().and_then(ContextPaging::queue) {
             let _ = queue.enqueue::<Arc<Self>, PAGING_OUT>(self.clone());
         }
     }
@@ -155,7 +155,7 @@ impl Qp {
     pub(super) fn arm_tx_timer(self: &Arc<Self>, after: Delta) {
         // ORDERING: pairs with the exchange in the timer's `run`: if this finds the timer armed,
         // the transmit task that it starts sees what was posted before this.
-        if self.tx_timer_armed.xchg(true, Full) {
+        if self.shared.tx_timer_armed.xchg(true, Full) {
             return;
         }
         if let TxTimer::Ready(last) = &mut *self.tx_timer.lock() {
@@ -187,7 +187,7 @@ impl Qp {
     ///
     /// Context: process, no lock held.
     pub(super) fn transmit_and_wait(self: &Arc<Self>) {
-        if self.user {
+        if self.shared.user {
             let turn = UserTurn::begin(Waiting::Allowed);
             self.transmit_by(&mut TcpSender::User(turn));
         } else {
@@ -197,7 +197,7 @@ impl Qp {
 
     fn transmit_by(self: &Arc<Self>, sender: &mut TcpSender<'_, '_>) {
         self.rounds(sender);
-        self.notify();
+        self.shared.notify();
         self.watch_receives();
     }
 
@@ -212,13 +212,13 @@ impl Qp {
     ///
     /// Context: any.
     pub(crate) fn send_posted(self: &Arc<Self>) {
-        if self.tx.rearm() {
+        if self.shared.tx.rearm() {
             return;
         }
         if cfg!(CONFIG_PREEMPT_RT) {
             return self.enqueue_tx();
         }
-        let queued = match self.phase() {
+        let queued = match self.shared.phase() {
             QpPhase::Rts | QpPhase::Closing => BhOff::try_run(|_| self.enqueue_tx_softirq()),
             QpPhase::Idle
             | QpPhase::Waiting
@@ -242,7 +242,7 @@ impl Qp {
             return self.kick();
         }
         self.rounds(&mut TcpSender::Callback(inbound));
-        self.notify();
+        self.shared.notify();
     }
 
     /// Handles a doorbell of a process that has posted requests.
@@ -251,7 +251,7 @@ impl Qp {
     pub(crate) fn doorbell(self: &Arc<Self>) {
         self.trace_post_send();
         // Some libraries ring for each request, even while sending is delayed.
-        match self.phase() {
+        match self.shared.phase() {
             QpPhase::Rts if self.tx_timer_is_armed() => return,
             QpPhase::Error => self.watch_closely(),
             QpPhase::Idle
@@ -261,16 +261,20 @@ impl Qp {
             | QpPhase::Terminate
             | QpPhase::Gone => {}
         }
-        match self.coalescer.on_doorbell(self.sq.taken(), &self.rx_events) {
+        match self
+            .shared
+            .coalescer
+            .on_doorbell(self.shared.sq.taken(), &self.shared.rx_events)
+        {
             DoorbellAction::Now => self.transmit(),
             DoorbellAction::Delay(delay) => {
-                if !self.tx.rearm() {
+                if !self.shared.tx.rearm() {
                     self.arm_tx_timer(delay);
                 }
             }
             DoorbellAction::Timed(begin) => {
                 self.transmit();
-                self.coalescer.doorbell_done(begin);
+                self.shared.coalescer.doorbell_done(begin);
             }
         }
     }
@@ -279,7 +283,7 @@ impl Qp {
     /// work item continues.
     fn rounds(self: &Arc<Self>, sender: &mut TcpSender<'_, '_>) {
         let mut left = sender.rounds();
-        let ran = self.tx.run(|tx| {
+        let ran = self.shared.tx.run(|tx| {
             let next = self.round(tx, sender);
             left = left.saturating_sub(1);
             if left == 0 {
@@ -322,10 +326,10 @@ impl Qp {
     ///
     /// Context: process, sleeps.
     pub(super) fn finish_closing(self: &Arc<Self>) {
-        let closes = || self.phase() == QpPhase::Closing && self.sq.is_idle();
+        let closes = || self.shared.phase() == QpPhase::Closing && self.shared.sq.is_idle();
         self.finish(closes);
-        if closes() && self.sq.is_drained() {
-            let after = self.apply(Event::Drained);
+        if closes() && self.shared.sq.is_drained() {
+            let after = self.shared.apply(Event::Drained);
             self.carry_out(after, Runner::Any);
         }
     }
@@ -337,8 +341,8 @@ impl Qp {
     pub(crate) fn finish_terminate(self: &Arc<Self>) {
         // The receiver reports a fault before it releases this lock, but may have completed the
         // request before that.
-        drop(self.rx.lock());
-        self.finish(|| self.phase() == QpPhase::Terminate);
+        drop(self.shared.rx.lock());
+        self.finish(|| self.shared.phase() == QpPhase::Terminate);
     }
 
     /// Runs rounds of the transmit task while `due`, until it is not rearmed. Waits a tenth of a
@@ -348,7 +352,7 @@ impl Qp {
             if !due() {
                 return;
             }
-            let ran = self.tx.try_run(|tx| {
+            let ran = self.shared.tx.try_run(|tx| {
                 if due() {
                     self.round(tx, &mut TcpSender::Process);
                 }
@@ -369,7 +373,7 @@ impl Qp {
     /// Context: process, sleeps; the queue pair has no connection.
     pub(super) fn transmit_until_idle(self: &Arc<Self>, mut last: impl FnMut()) {
         loop {
-            let ran = self.tx.try_run(|tx| {
+            let ran = self.shared.tx.try_run(|tx| {
                 let next = self.round(tx, &mut TcpSender::Process);
                 if next == Next::Done {
                     last();
@@ -386,7 +390,7 @@ impl Qp {
 
     /// Queues the work item of the transmit task. Context: any.
     pub(super) fn enqueue_tx(self: &Arc<Self>) {
-        let sends = match self.phase() {
+        let sends = match self.shared.phase() {
             QpPhase::Rts | QpPhase::Closing => true,
             QpPhase::Idle
             | QpPhase::Waiting
@@ -394,9 +398,9 @@ impl Qp {
             | QpPhase::Error
             | QpPhase::Gone => false,
         };
-        if self.user && sends {
+        if self.shared.user && sends {
             // If it is queued already, it will see the new work.
-            let queue = &self.device.queues.user;
+            let queue = &self.shared.device.queues.user;
             let _ = queue.enqueue::<Arc<Self>, TX_USER>(self.clone());
         } else {
             self.enqueue_tx_wait();
@@ -411,8 +415,8 @@ impl Qp {
 
     /// Returns the queue of work items that may wait for what others hold.
     pub(super) fn wait_queue(&self) -> &OwnedQueue {
-        let queues = &self.device.queues;
-        if self.user {
+        let queues = &self.shared.device.queues;
+        if self.shared.user {
             &queues.user_wait
         } else {
             &queues.tx
@@ -422,8 +426,8 @@ impl Qp {
     /// Queues the work item that continues to receive. Context: any.
     pub(crate) fn enqueue_rx(self: &Arc<Self>) {
         // If it is queued already, it will see the new work.
-        let queues = &self.device.queues;
-        let _ = match self.user {
+        let queues = &self.shared.device.queues;
+        let _ = match self.shared.user {
             true => queues.user.enqueue::<Arc<Self>, RX_USER>(self.clone()),
             false => queues.tx.enqueue::<Arc<Self>, RX>(self.clone()),
         };
@@ -431,12 +435,12 @@ impl Qp {
 
     fn enqueue_tx_softirq(self: &Arc<Self>) {
         // If it is queued already, it will see the new work.
-        let queue = &self.device.queues.tx_softirq;
+        let queue = &self.shared.device.queues.tx_softirq;
         let _ = queue.enqueue::<Arc<Self>, TX_SOFTIRQ>(self.clone());
     }
 
     fn round(self: &Arc<Self>, tx: &mut Tx, sender: &mut TcpSender<'_, '_>) -> Next {
-        match self.phase() {
+        match self.shared.phase() {
             QpPhase::Idle => {
                 // Drops the stream left by a reset. Dropping may sleep.
                 if sender.may_sleep() {
@@ -444,16 +448,16 @@ impl Qp {
                 }
                 Next::Done
             }
-            QpPhase::Waiting if !self.sq.has_posted() => Next::Done,
+            QpPhase::Waiting if !self.shared.sq.has_posted() => Next::Done,
             QpPhase::Waiting => {
                 self.enqueue_search();
                 Next::Done
             }
             QpPhase::Rts | QpPhase::Closing => {
-                let Some(stream) = self.take_new_tx(tx) else {
+                let Some(stream) = self.shared.take_new_tx(tx) else {
                     return Next::Done;
                 };
-                let next = stream.send_round(self, sender);
+                let next = stream.send_round(&self.shared, sender);
                 let after = stream.take_after();
                 self.carry_out(after, Runner::Any);
                 next
@@ -463,16 +467,16 @@ impl Qp {
                 Next::Yield
             }
             QpPhase::Terminate => {
-                if let Some(stream) = self.take_new_tx(tx) {
-                    stream.send_terminate(self);
+                if let Some(stream) = self.shared.take_new_tx(tx) {
+                    stream.send_terminate(&self.shared);
                 }
-                let after = self.apply(Event::TerminateSent);
+                let after = self.shared.apply(Event::TerminateSent);
                 self.carry_out(after, Runner::Any);
                 Next::Again
             }
             phase @ (QpPhase::Error | QpPhase::Gone) => {
                 // The connection outlives the transmit side of the stream.
-                self.take_new_tx(tx);
+                self.shared.take_new_tx(tx);
                 tx.stream = None;
                 if phase == QpPhase::Error {
                     return self.flush_some();

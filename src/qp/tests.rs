@@ -145,7 +145,7 @@ mod posting {
             consumer.try_post_send(&[atomic(1), atomic(2)]),
             Err((EINVAL, 1))
         );
-        rig.qp.enter(QpPhase::Rts);
+        rig.qp.shared.enter(QpPhase::Rts);
         assert_eq!(consumer.try_post_send(&[atomic(1), atomic(2)]), Ok(()));
         assert_eq!(
             consumer.try_post_send(&[atomic(3), atomic(4), atomic(5), atomic(6)]),
@@ -153,7 +153,7 @@ mod posting {
         );
         assert_eq!(consumer.try_post_recv(&[11, 12, 13]), Ok(()));
         assert_eq!(consumer.try_post_recv(&[14, 15, 16]), Err((ENOMEM, 15)));
-        rig.qp.enter(QpPhase::Error);
+        rig.qp.shared.enter(QpPhase::Error);
         rig.settle();
         Ok(())
     }
@@ -163,14 +163,14 @@ mod posting {
         let rig = QpRig::new()?;
         assert_eq!(rig.send(&[1]), Err(EINVAL));
         // As for a stream about to be attached; nothing is transmitted yet.
-        rig.qp.enter(QpPhase::Rts);
+        rig.qp.shared.enter(QpPhase::Rts);
         assert_eq!(rig.send(&[1, 2]), Ok(()));
         assert_eq!(rig.send(&[3]), Ok(()));
         // Posts the requests that fit.
         assert_eq!(rig.send(&[4, 5]), Err(ENOMEM));
         rig.settle();
         assert!(rig.flushed(&[]));
-        rig.qp.enter(QpPhase::Error);
+        rig.qp.shared.enter(QpPhase::Error);
         assert_eq!(rig.send(&[6]), Err(ENOMEM));
         rig.settle();
         assert!(rig.flushed(&[1, 2, 3, 4]));
@@ -188,7 +188,7 @@ mod posting {
         assert_eq!(rig.receive(&[4, 5]), Err(ENOMEM));
         rig.settle();
         assert!(rig.flushed(&[]));
-        rig.qp.enter(QpPhase::Error);
+        rig.qp.shared.enter(QpPhase::Error);
         assert_eq!(rig.receive(&[6]), Err(ENOMEM));
         rig.settle();
         assert!(rig.flushed(&[1, 2, 3, 4]));
@@ -203,12 +203,12 @@ mod posting {
         for (send, recv) in [(0, 4), (4, 0), (0, 0)] {
             let rig = QpRig::of(send, recv)?;
             let room = |places| if places == 0 { Err(ENOMEM) } else { Ok(()) };
-            rig.qp.enter(QpPhase::Rts);
+            rig.qp.shared.enter(QpPhase::Rts);
             assert_eq!(rig.send(&[1]), room(send));
             assert_eq!(rig.receive(&[2]), room(recv));
             rig.settle();
             assert!(rig.flushed(&[]));
-            rig.qp.enter(QpPhase::Error);
+            rig.qp.shared.enter(QpPhase::Error);
             rig.qp.transmit();
             assert!(rig.flushed(match (send, recv) {
                 (0, 0) => &[],
@@ -290,14 +290,14 @@ mod posting {
             assert_eq!(to_rts(&rig), Err(EINVAL));
             if oob {
                 // It starts an out-of-band connect.
-                rig.qp.enter(QpPhase::Waiting);
-                let _ = rig.qp.lifecycle.request(QpRequest::ModifyRts);
+                rig.qp.shared.enter(QpPhase::Waiting);
+                let _ = rig.qp.shared.lifecycle.request(QpRequest::ModifyRts);
                 assert_eq!(to_rts(&rig), Ok(()));
             }
-            rig.qp.enter(QpPhase::Rts);
+            rig.qp.shared.enter(QpPhase::Rts);
             assert_eq!(to_rts(&rig), Ok(()));
             for phase in [QpPhase::Closing, QpPhase::Terminate, QpPhase::Error] {
-                rig.qp.enter(phase);
+                rig.qp.shared.enter(phase);
                 assert_eq!(to_rts(&rig), Err(EINVAL));
             }
         }
@@ -307,7 +307,7 @@ mod posting {
     #[test]
     fn nobody_waits_for_the_event_of_a_drained_queue() -> Result {
         let rig = QpRig::new()?;
-        rig.qp.enter(QpPhase::Rts);
+        rig.qp.shared.enter(QpPhase::Rts);
         let drain = |notify| {
             let attr = QpAttr {
                 qp_state: QpState::Sqd,
@@ -317,8 +317,14 @@ mod posting {
             let mask = QpAttrMask::STATE | QpAttrMask::EN_SQD_ASYNC_NOTIFY;
             rig.bench.modify(&rig.qp, &attr, mask)
         };
-        assert_eq!((drain(1), rig.qp.phase()), (Err(EOPNOTSUPP), QpPhase::Rts));
-        assert_eq!((drain(0), rig.qp.phase()), (Ok(()), QpPhase::Closing));
+        assert_eq!(
+            (drain(1), rig.qp.shared.phase()),
+            (Err(EOPNOTSUPP), QpPhase::Rts)
+        );
+        assert_eq!(
+            (drain(0), rig.qp.shared.phase()),
+            (Ok(()), QpPhase::Closing)
+        );
         Ok(())
     }
 
@@ -337,27 +343,30 @@ mod posting {
         };
         // Nothing is posted.
         let rig = QpRig::new()?;
-        rig.qp.enter(QpPhase::Rts);
+        rig.qp.shared.enter(QpPhase::Rts);
         assert_eq!(drain(&rig), Ok(()));
         assert_eq!(query(&rig.qp), (QpState::Sqd, 0));
         // A Send is posted, and nothing is transmitted.
         let rig = QpRig::new()?;
-        rig.qp.enter(QpPhase::Rts);
+        rig.qp.shared.enter(QpPhase::Rts);
         assert_eq!(rig.send(&[1]), Ok(()));
         assert_eq!(query(&rig.qp), (QpState::Rts, 0));
         assert_eq!(drain(&rig), Ok(()));
         rig.settle();
         assert_eq!(query(&rig.qp), (QpState::Sqd, 1));
-        let Taken::Wr(slot) = rig.qp.sq.take(&mut SendWr::default()) else {
+        let Taken::Wr(slot) = rig.qp.shared.sq.take(&mut SendWr::default()) else {
             return Err(EINVAL);
         };
         assert_eq!(query(&rig.qp), (QpState::Sqd, 1));
-        rig.qp.sq.finish(slot, WcStatus::Success, rig.qp.origin());
+        rig.qp
+            .shared
+            .sq
+            .finish(slot, WcStatus::Success, rig.qp.shared.origin());
         assert_eq!(query(&rig.qp), (QpState::Sqd, 0));
         // What is posted now waits for the end.
         assert_eq!(rig.send(&[2]), Ok(()));
         assert_eq!(query(&rig.qp), (QpState::Sqd, 0));
-        rig.qp.enter(QpPhase::Error);
+        rig.qp.shared.enter(QpPhase::Error);
         assert_eq!(query(&rig.qp), (QpState::Err, 0));
         rig.settle();
         Ok(())
@@ -418,12 +427,12 @@ mod posting {
             let rig = QpRig::new()?;
             let qp = &rig.qp;
             qp.set_retry_timeout(Some(3_600_000));
-            qp.enter(QpPhase::Rts);
-            let _ = qp.lifecycle.on(Event::PeerClosed);
+            qp.shared.enter(QpPhase::Rts);
+            let _ = qp.shared.lifecycle.on(Event::PeerClosed);
             // Before the end the timeout is armed.
             qp.time_out_closed_peer();
             assert!(cancel_delayed::<Qp, PEER>(qp));
-            qp.enter(end);
+            qp.shared.enter(end);
             qp.end_peer_limit();
             qp.time_out_closed_peer();
             assert!(!cancel_delayed::<Qp, PEER>(qp));
@@ -435,11 +444,11 @@ mod posting {
     fn the_end_of_a_queue_pair_leaves_nothing_to_poll() -> Result {
         let rig = QpRig::new()?;
         assert_eq!(rig.receive(&[1]), Ok(()));
-        rig.qp.enter(QpPhase::Error);
+        rig.qp.shared.enter(QpPhase::Error);
         rig.qp.transmit();
         assert_eq!(rig.receive(&[2]), Ok(()));
         assert_eq!(rig.send(&[3]), Ok(()));
-        let number = rig.qp.number;
+        let number = rig.qp.shared.number;
         assert!(rig.bench.rdma.qps.get(number).is_some());
         rig.bench.destroy(&rig.qp);
         assert!(rig.bench.rdma.qps.get(number).is_none());
@@ -596,7 +605,7 @@ mod sending {
 
         /// Returns whether everything that was posted is complete.
         fn is_over(&self) -> bool {
-            !self.qp.sq.has_posted() && self.qp.sq.is_idle()
+            !self.qp.shared.sq.has_posted() && self.qp.shared.sq.is_idle()
         }
     }
 

@@ -59,7 +59,7 @@ impl HrTimerCallback for Qp {
         // ORDERING: pairs with `tx_timer_is_armed` and with the exchange in `arm_tx_timer`: who
         // found the timer armed had posted before this, and the transmit task that starts now sees
         // that.
-        this.tx_timer_armed.xchg(false, Full);
+        this.shared.tx_timer_armed.xchg(false, Full);
         Arc::from(this).enqueue_tx();
         HrTimerRestart::NoRestart
     }
@@ -72,7 +72,7 @@ impl Qp {
         // flag, and then the transmit task looks for requests. Each side needs its store before its
         // load.
         smp_mb();
-        self.tx_timer_armed.load(Relaxed)
+        self.shared.tx_timer_armed.load(Relaxed)
     }
 
     /// Stops the timer for good, which drops its reference to the queue pair.
@@ -88,8 +88,8 @@ impl Qp {
     ///
     /// Context: process.
     pub(super) fn watch_receives(self: &Arc<Self>) {
-        let silent = self.user && matches!(self.receives, Receives::Own(_));
-        if silent && self.phase() == QpPhase::Error && !self.tx_timer_is_armed() {
+        let silent = self.shared.user && matches!(self.shared.receives, Receives::Own(_));
+        if silent && self.shared.phase() == QpPhase::Error && !self.tx_timer_is_armed() {
             let pause = self.flush_pause.load(Relaxed);
             self.flush_pause
                 .store(pause.saturating_mul(2).min(FLUSH_PERIOD_MAX), Relaxed);
@@ -114,7 +114,7 @@ impl Qp {
         if let TxTimer::Ready(last) = &mut *self.tx_timer.lock() {
             *last = None;
             // ORDERING: as in the timer's `run`: the caller's transmit task looks after this.
-            self.tx_timer_armed.xchg(false, Full);
+            self.shared.tx_timer_armed.xchg(false, Full);
         }
     }
 
@@ -132,7 +132,7 @@ impl Qp {
         if !self.flush() {
             return Next::Done;
         }
-        if !self.user {
+        if !self.shared.user {
             return Next::Yield;
         }
         self.arm_tx_timer(Delta::from_millis(FLUSH_PERIOD.into()));

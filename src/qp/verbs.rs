@@ -252,7 +252,7 @@ impl Qp {
             return Err(EOPNOTSUPP);
         }
         if mask.contains(QpAttrMask::CUR_STATE)
-            && attr.cur_qp_state != qp_state(self.lifecycle().verbs_state())
+            && attr.cur_qp_state != qp_state(self.shared.lifecycle().verbs_state())
         {
             return Err(EINVAL);
         }
@@ -266,9 +266,9 @@ impl Qp {
             return Err(EOPNOTSUPP);
         }
         if mask.contains(QpAttrMask::MAX_QP_RD_ATOMIC)
-            && u32::from(attr.max_rd_atomic) > self.device.settings.ord_limit()
+            && u32::from(attr.max_rd_atomic) > self.shared.device.settings.ord_limit()
             || mask.contains(QpAttrMask::MAX_DEST_RD_ATOMIC)
-                && u32::from(attr.max_dest_rd_atomic) > self.device.settings.ird_limit()
+                && u32::from(attr.max_dest_rd_atomic) > self.shared.device.settings.ird_limit()
         {
             return Err(EINVAL);
         }
@@ -284,9 +284,9 @@ impl Qp {
     pub(crate) fn change_state(&self, request: QpRequest) -> Result<Set<After>> {
         if request == QpRequest::ModifySqe {
             let terminate = Terminate::for_fault(Fault::Local, None);
-            return self.request_if(request, |_| Ok(Some(terminate)));
+            return self.shared.request_if(request, |_| Ok(Some(terminate)));
         }
-        self.request(request)
+        self.shared.request(request)
     }
 
     /// Stores what the consumer has set.
@@ -308,7 +308,7 @@ impl Qp {
     ///
     /// `EINVAL` while a stream of the connection manager exists.
     pub(crate) fn prepare_reset(self: &Arc<Self>) -> Result {
-        self.allows(self.reset_request())?;
+        self.shared.allows(self.reset_request())?;
         self.finish_terminate();
         Ok(())
     }
@@ -320,7 +320,7 @@ impl Qp {
     ///
     /// As [`Qp::prepare_reset`].
     pub(crate) fn begin_reset(&self) -> Result<(Set<After>, Option<Bound>)> {
-        let after = self.request(self.reset_request())?;
+        let after = self.shared.request(self.reset_request())?;
         Ok((after, self.take_conn()))
     }
 
@@ -342,17 +342,17 @@ impl Qp {
 
     /// Returns whether the queue pair's own queues hold requests that would have to be flushed.
     pub(crate) fn has_posted(&self) -> bool {
-        let receives = match &self.receives {
+        let receives = match &self.shared.receives {
             Receives::Own(queue) => queue.holds(1),
             Receives::Shared(_) => false,
         };
-        receives || self.sq.has_posted() || !self.sq.is_idle()
+        receives || self.shared.sq.has_posted() || !self.shared.sq.is_idle()
     }
 
     /// Resets what the old stream has left, unless a new connection exists. Returns whether it did.
     /// Context: the running transmit task.
     pub(super) fn reset_queues(self: &Arc<Self>) -> bool {
-        let after = self.request_if(QpRequest::ResetEnd, |inner| {
+        let after = self.shared.request_if(QpRequest::ResetEnd, |inner| {
             if inner.conn.is_some() {
                 return Err(EISCONN);
             }
@@ -365,8 +365,8 @@ impl Qp {
         };
         self.carry_out(after, Runner::Any);
         self.send_immediate.store(false, Relaxed);
-        self.peer_terminate.store(0, Relaxed);
-        self.ending.store(0, Relaxed);
+        self.shared.peer_terminate.store(0, Relaxed);
+        self.shared.ending.store(0, Relaxed);
         self.last_wqe_raised.store(false, Relaxed);
         self.flush_pause.store(FLUSH_PERIOD, Relaxed);
         true
@@ -378,10 +378,10 @@ impl Qp {
     /// Context: process, sleeps.
     pub(crate) fn attr(&self) -> QpAttr {
         let attrs = self.attrs.lock();
-        let lifecycle = self.lifecycle();
+        let lifecycle = self.shared.lifecycle();
         let state = qp_state(lifecycle.verbs_state());
-        let draining =
-            lifecycle.phase() == QpPhase::Closing && !(self.sq.is_drained() && self.sq.is_idle());
+        let draining = lifecycle.phase() == QpPhase::Closing
+            && !(self.shared.sq.is_drained() && self.shared.sq.is_idle());
         QpAttr {
             qp_state: state,
             cur_qp_state: state,
@@ -397,7 +397,7 @@ impl Qp {
     pub(crate) fn begin_destroy(self: &Arc<Self>) -> Option<Bound> {
         self.finish_closing();
         self.finish_terminate();
-        let after = self.apply(Event::Destroy);
+        let after = self.shared.apply(Event::Destroy);
         self.carry_out(after, Runner::Verb);
         self.end_tx_timer();
         self.take_conn()
@@ -410,8 +410,8 @@ impl Qp {
     pub(crate) fn finish_destroy(self: &Arc<Self>) {
         self.transmit_until_idle(|| ());
         self.end_idle_check();
-        self.each_cq(|cq| cq.forget(self.link.id()));
-        self.qps.remove(self.number);
+        self.shared.each_cq(|cq| cq.forget(self.shared.link.id()));
+        self.qps.remove(self.shared.number);
     }
 }
 

@@ -37,7 +37,7 @@ fn write_qps(out: &mut fmt::Formatter<'_>) -> fmt::Result {
             out.write_fmt(fmt!("device={} ", device.name()))?;
             qp.report(out)?;
             out.write_str("\n")?;
-            from = qp.number.saturating_add(1);
+            from = qp.shared.number.saturating_add(1);
         }
         Ok(())
     })

@@ -215,11 +215,11 @@ mod tests {
         let bench = Bench::new()?;
         let cq = bench.cq(8)?;
         let qp = bench.qp(4, &cq)?;
-        assert_eq!(qp.ending(), None);
+        assert_eq!(qp.shared.ending(), None);
         let first = StreamEnd::Lost(Loss::Cut);
-        qp.note_end(first, None);
-        qp.note_end(StreamEnd::Fault(Fault::Crc), None);
-        assert_eq!(qp.ending(), Some(first));
+        qp.shared.note_end(first, None);
+        qp.shared.note_end(StreamEnd::Fault(Fault::Crc), None);
+        assert_eq!(qp.shared.ending(), Some(first));
         bench.destroy(&qp);
         Ok(())
     }

@@ -144,12 +144,12 @@ impl QpOps for Qp {
             reservation,
         };
         let qp = Self::assemble(&dev.qps, parts, sq)?;
-        if let Some(Err(e)) = answer.map(|answer| answer.send(qp.number, udata)) {
-            dev.qps.remove(qp.number);
+        if let Some(Err(e)) = answer.map(|answer| answer.send(qp.shared.number, udata)) {
+            dev.qps.remove(qp.shared.number);
             return Err(e);
         }
         Ok(QpCreated {
-            number: qp.number,
+            number: qp.shared.number,
             caps,
             qp,
         })
@@ -170,7 +170,7 @@ impl QpOps for Qp {
 
     fn query(&self) -> QpReport {
         QpReport {
-            signal: self.sq.signal_policy(),
+            signal: self.shared.sq.signal_policy(),
             attr: self.attr(),
         }
     }
@@ -190,15 +190,15 @@ impl QpOps for Qp {
     fn post_recv(self: ArcBorrow<'_, Self>, wrs: &mut RecvWrs<'_>) -> Result {
         let queue = self.own_receives().ok_or(EINVAL)?;
         let result = wrs.try_for_each(|wr| queue.post(|recv| abi::kernel::recv(&wr, recv)));
-        if self.phase() == QpPhase::Error {
+        if self.shared.phase() == QpPhase::Error {
             Arc::from(self).kick();
         }
         result
     }
 
     fn describe(&self, details: &mut Details<'_>) -> Result {
-        details.word(c"phase", phase_name(self.phase()))?;
-        let sq = self.sq.occupancy();
+        details.word(c"phase", phase_name(self.shared.phase()))?;
+        let sq = self.shared.sq.occupancy();
         details.number(c"sq_posted", sq.posted)?;
         details.number(c"sq_pending", sq.pending)?;
         if let Some(waiting) = self.own_receives().and_then(RecvQueue::waiting) {
@@ -206,11 +206,11 @@ impl QpOps for Qp {
         }
         details.number(c"reads", sq.reads)?;
         details.number(c"ord", sq.max_reads)?;
-        let (served, ird) = self.inbound_reads.occupancy();
+        let (served, ird) = self.shared.inbound_reads.occupancy();
         details.number(c"inbound_reads", served)?;
         details.number(c"ird", ird)?;
-        details.number(c"peer_terminate", self.peer_terminate())?;
-        let fault = match self.ending() {
+        details.number(c"peer_terminate", self.shared.peer_terminate())?;
+        let fault = match self.shared.ending() {
             Some(StreamEnd::Fault(fault)) => terminate_number(fault.code()),
             Some(StreamEnd::Request(_) | StreamEnd::PeerTerminate(_) | StreamEnd::Lost(_))
             | None => 0,
@@ -227,9 +227,9 @@ impl QpOps for Qp {
 /// peer does not support, `ENOMEM` for a full queue.
 #[inline(never)]
 fn post_list(qp: &Arc<Qp>, wrs: &mut SendWrs<'_, Mr>) -> Result {
-    let result = qp.sq.post_all(|queue| {
+    let result = qp.shared.sq.post_all(|queue| {
         wrs.try_for_each(|wr| {
-            if qp.user || qp.phase() == QpPhase::Idle {
+            if qp.shared.user || qp.shared.phase() == QpPhase::Idle {
                 return Err(EINVAL);
             }
             queue.post(|send| {

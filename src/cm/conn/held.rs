@@ -133,7 +133,7 @@ mod held {
         }
 
         fn is_open(&self) -> bool {
-            self.qp.phase() == QpPhase::Rts
+            self.qp.shared.phase() == QpPhase::Rts
         }
     }
 

@@ -60,10 +60,11 @@ mod peer {
         rig.qp.attach(&rig.conn.connection, &PARAMS)?;
         rig.bench.device.queues.tx.flush();
         // Both faults are found before the transmit task runs.
-        let ran = rig.qp.tx.run(|_| {
+        let ran = rig.qp.shared.tx.run(|_| {
             for fault in [Fault::NoBuffer, Fault::Crc] {
                 let _ = rig
                     .qp
+                    .shared
                     .terminate(Notice::Fatal, Terminate::for_fault(fault, None));
             }
             Next::Yield
@@ -89,12 +90,12 @@ mod peer {
         let mut octets = [0; FPDU + 1];
         eventually(|| rig.far.peek(&mut octets) == Ok(FPDU))?;
         for phase in [lifecycle::QpPhase::Closing, lifecycle::QpPhase::Terminate] {
-            rig.qp.enter(phase);
-            assert_eq!((reset(), rig.qp.phase()), (Err(EINVAL), phase));
+            rig.qp.shared.enter(phase);
+            assert_eq!((reset(), rig.qp.shared.phase()), (Err(EINVAL), phase));
         }
-        rig.qp.enter(lifecycle::QpPhase::Error);
+        rig.qp.shared.enter(lifecycle::QpPhase::Error);
         assert_eq!(
-            (reset(), rig.qp.phase()),
+            (reset(), rig.qp.shared.phase()),
             (Ok(()), lifecycle::QpPhase::Idle)
         );
         Ok(())

@@ -26,7 +26,7 @@ impl Conn {
             self.socket.state()
         ))?;
         if let Some(qp) = self.qp() {
-            out.write_fmt(fmt!(" qp={}", qp.number))?;
+            out.write_fmt(fmt!(" qp={}", qp.shared.number))?;
         }
         if let Some(seconds) = seconds {
             out.write_fmt(fmt!(" limit_s={seconds}"))?;

@@ -180,7 +180,7 @@ pub(crate) fn connect(cm: ArcBorrow<'_, Cm>, id: CmId, param: &ConnParam<'_>) ->
     }
     let qp = cm.qps.get(param.qpn).ok_or(EINVAL)?;
     let mut config = config(&cm.device, Role::Initiator);
-    if !qp.tells_immediate_data() {
+    if !qp.shared.tells_immediate_data() {
         config.extensions = Extensions::Rfc7306;
     }
     let initiator = Initiator::new(config, depths(&cm.device, param)?);
@@ -391,7 +391,7 @@ impl Conn {
     ) -> Result<(KBox<Frame>, StreamRules, RtrKinds)> {
         let qp = self.cm().qps.get(param.qpn).ok_or(EINVAL)?;
         let mut responder = asked.responder;
-        if !qp.tells_immediate_data() {
+        if !qp.shared.tells_immediate_data() {
             responder = responder.without_send_immediate();
         }
         let accepted = responder

@@ -493,7 +493,10 @@ impl Conn {
                     actor.limit(limit::FIN);
                 }
                 // DDP-62; but nobody needs what is discarded.
-                if !self.qp().is_some_and(|qp| qp.lifecycle().is_streaming()) {
+                if !self
+                    .qp()
+                    .is_some_and(|qp| qp.shared.lifecycle().is_streaming())
+                {
                     closing.fin_deadline.renewals = 0;
                 }
                 closing
@@ -723,10 +726,10 @@ mod limits {
     fn times_owed(goes_on: bool, paging: PagingOut) -> Result<u32> {
         let rig = ConnRig::new()?;
         rig.qp.attach(&rig.conn.connection, &PARAMS)?;
-        *rig.qp.paging_out.lock() = paging;
+        *rig.qp.shared.paging_out.lock() = paging;
         // A work request that was taken but is never delivered.
-        rig.qp.sq.post(SendWr::default())?;
-        let Taken::Wr(_) = rig.qp.sq.take(&mut SendWr::default()) else {
+        rig.qp.shared.sq.post(SendWr::default())?;
+        let Taken::Wr(_) = rig.qp.shared.sq.take(&mut SendWr::default()) else {
             return Err(EINVAL);
         };
         rig.far.shutdown_write();
@@ -747,7 +750,7 @@ mod limits {
                 }
             },
         );
-        *rig.qp.paging_out.lock() = PagingOut::Idle;
+        *rig.qp.shared.paging_out.lock() = PagingOut::Idle;
         Ok(times)
     }
 
@@ -796,7 +799,7 @@ mod limits {
     fn nobody_reads_for_long_what_is_discarded() -> Result {
         assert_eq!(times_without_fin(true, |rig| drop(rig.conn.take_qp()))?, 1);
         assert_eq!(
-            times_without_fin(true, |rig| rig.qp.enter(QpPhase::Error))?,
+            times_without_fin(true, |rig| rig.qp.shared.enter(QpPhase::Error))?,
             1
         );
         Ok(())
@@ -865,8 +868,8 @@ mod limits {
     /// Destroys a queue pair that has a stream and was disconnected.
     fn destroy_while_closing(rig: &ConnRig) {
         rig.conn.actor.lock().phase = ConnPhase::Open(Open::reported());
-        rig.qp.sq.drain();
-        rig.qp.enter(QpPhase::Closing);
+        rig.qp.shared.sq.drain();
+        rig.qp.shared.enter(QpPhase::Closing);
         rig.bench.destroy(&rig.qp);
     }
 
@@ -890,7 +893,11 @@ mod limits {
             identifier: 5,
             original: 6,
         };
-        assert!(rig.qp.inbound_reads.put(InboundRequest::Answer(response)));
+        assert!(rig
+            .qp
+            .shared
+            .inbound_reads
+            .put(InboundRequest::Answer(response)));
         destroy_while_closing(&rig);
         assert_eq!(rig.rest()?, (full, Ok(0)));
         Ok(())
@@ -901,7 +908,7 @@ mod limits {
     fn ends_with_a_terminate(by_path: bool, end: impl FnOnce(&ConnRig) -> Result) -> Result {
         let rig = ConnRig::new()?;
         if by_path {
-            rig.qp.enter(QpPhase::Waiting);
+            rig.qp.shared.enter(QpPhase::Waiting);
         }
         rig.open(&PARAMS)?;
         let open = Open::reported();
@@ -909,7 +916,7 @@ mod limits {
         rig.conn.actor.lock().phase = ConnPhase::Open(open);
         rig.bench.device.queues.tx.flush();
         let terminate = Terminate::for_fault(Fault::Crc, None);
-        let _ = rig.qp.terminate(Notice::Fatal, terminate);
+        let _ = rig.qp.shared.terminate(Notice::Fatal, terminate);
         end(&rig)?;
         // The Terminate without its CRC, and then only that.
         if rig.take_terminate() == Ok((2, 0, 2)) && rig.rest()? == (CRC_LEN, Ok(0)) {
@@ -954,7 +961,7 @@ mod limits {
     fn what_was_posted_before_the_peers_end_is_sent() -> Result {
         let rig = ConnRig::new()?;
         rig.open(&PARAMS)?;
-        rig.qp.sq.post(SendWr::default())?;
+        rig.qp.shared.sq.post(SendWr::default())?;
         assert_eq!(after_the_peers_end(&rig)?, (FPDU, Ok(0)));
         Ok(())
     }
@@ -966,13 +973,13 @@ mod limits {
         let rig = ConnRig::new()?;
         rig.open(&PARAMS)?;
         let full = fill(&rig.conn.socket);
-        rig.qp.sq.post(SendWr::default())?;
+        rig.qp.shared.sq.post(SendWr::default())?;
         let read = SendOp::Read {
             stag: Stag::ZERO,
             to: 0,
             invalidate_local: false,
         };
-        rig.qp.sq.post(SendWr {
+        rig.qp.shared.sq.post(SendWr {
             op: read,
             ..SendWr::default()
         })?;
@@ -989,7 +996,7 @@ mod limits {
         let rig = ConnRig::new()?;
         rig.qp.attach(&rig.conn.connection, &PARAMS)?;
         let terminate = Terminate::for_fault(Fault::Crc, None);
-        let _ = rig.qp.terminate(Notice::Fatal, terminate);
+        let _ = rig.qp.shared.terminate(Notice::Fatal, terminate);
         rig.far.shutdown_write();
         let conn = &rig.conn;
         eventually(|| conn.socket.state() == TcpState::CloseWait)?;

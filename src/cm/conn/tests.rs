@@ -187,7 +187,7 @@ mod conn {
         rig.conn.follow(&mut actor, next);
         assert!(matches!(actor.phase, ConnPhase::Released));
         drop(actor);
-        assert_eq!(rig.qp.phase(), QpPhase::Error);
+        assert_eq!(rig.qp.shared.phase(), QpPhase::Error);
         assert_eq!(completed(&rig.cq), Ok((7, Some(WcStatus::Flushed), 0)));
         Ok(())
     }
@@ -206,7 +206,7 @@ mod conn {
         rig.conn.kick();
         // Key, flags, revision and length, and the four octets of RFC 6581.
         let mut frame = rig.take::<24>()?;
-        rig.qp.enter(QpPhase::Closing);
+        rig.qp.shared.enter(QpPhase::Closing);
         frame[..16].copy_from_slice(b"MPA ID Rep Frame");
         assert_eq!(rig.far.send(&frame), Ok(frame.len()));
         assert_eq!(rig.take_terminate(), Ok((2, 0, 5)));

@@ -39,7 +39,7 @@ impl Conn {
             ConnPhaseEvent::record(move || ConnPhaseEvent {
                 dev: self.device().name(),
                 conn: self.entry.number(),
-                qpn: self.qp().map_or(0, |qp| qp.number),
+                qpn: self.qp().map_or(0, |qp| qp.shared.number),
                 phase: Text::new(fmt!("{phase}")),
             });
         }
@@ -73,14 +73,14 @@ impl Conn {
                 ConnEstablished {
                     dev: self.device().name(),
                     conn: self.entry.number(),
-                    qpn: qp.map_or(0, |qp| qp.number),
+                    qpn: qp.map_or(0, |qp| qp.shared.number),
                     local: Text::new(fmt!("{local}")),
                     peer: Text::new(fmt!("{peer}")),
                     mpa_rev: negotiated.map_or(0, |negotiated| negotiated.mpa_rev()),
                     crc: negotiated.is_some_and(|negotiated| negotiated.crc == Crc::On),
                     markers: negotiated.is_some_and(|negotiated| negotiated.markers == Markers::On),
-                    ird: qp.map_or(0, |qp| qp.inbound_reads.occupancy().1),
-                    ord: qp.map_or(0, |qp| qp.sq.occupancy().max_reads),
+                    ird: qp.map_or(0, |qp| qp.shared.inbound_reads.occupancy().1),
+                    ord: qp.map_or(0, |qp| qp.shared.sq.occupancy().max_reads),
                 }
             });
         }
@@ -92,8 +92,8 @@ impl Conn {
             ConnClosed::record(move || ConnClosed {
                 dev: self.device().name(),
                 conn: self.entry.number(),
-                qpn: qp.map_or(0, |qp| qp.number),
-                reason: match (qp.and_then(|qp| qp.ending()), how) {
+                qpn: qp.map_or(0, |qp| qp.shared.number),
+                reason: match (qp.and_then(|qp| qp.shared.ending()), how) {
                     (Some(end), _) => Text::new(fmt!("{}: {end}", end.kind())),
                     (None, Ended::Graceful) => Text::new(fmt!("in order")),
                     (None, Ended::Lost(loss)) => Text::new(fmt!("lost: {}", loss.text())),

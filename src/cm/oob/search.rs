@@ -339,7 +339,7 @@ impl OobSearch {
         let pair = Pair {
             local: QpAddr {
                 gid: gid.0,
-                number: QpNumber::new(qp.number),
+                number: QpNumber::new(qp.shared.number),
             },
             remote: QpAddr {
                 gid: attr.path.dgid.0,
@@ -347,7 +347,7 @@ impl OobSearch {
             },
             receive_psn: Psn::new(attr.rq_psn),
             send_psn: None,
-            features: if qp.tells_immediate_data() {
+            features: if qp.shared.tells_immediate_data() {
                 Features::SEND_IMMEDIATE
             } else {
                 Features::NONE
@@ -402,7 +402,7 @@ impl OobSearch {
                 }),
                 GFP_KERNEL_ACCOUNT,
             )?;
-            let node = RBTreeNode::new(qp.number, search.clone(), GFP_KERNEL_ACCOUNT)?;
+            let node = RBTreeNode::new(qp.shared.number, search.clone(), GFP_KERNEL_ACCOUNT)?;
             Ok((search, node))
         })?;
         qp.set_search(search.clone());
@@ -433,7 +433,7 @@ impl OobSearch {
         let micros = retry_timeout(attr.timeout, attr.retry_cnt);
         qp.set_retry_timeout(micros.and_then(|micros| u32::try_from(micros.div_ceil(1000)).ok()));
         let wrong = |promised: Option<Psn>| promised.is_some_and(|promised| promised != psn);
-        let search = cm.oob_waiters.searches.find(qp.number);
+        let search = cm.oob_waiters.searches.find(qp.shared.number);
         let continued = search.and_then(|search| {
             let mut guard = search.inner.lock();
             let inner = (*guard).as_mut()?;
@@ -452,10 +452,10 @@ impl OobSearch {
             Some(mismatched)
         });
         match continued {
-            Some(Some(conn)) => qp.ask(&conn, Set::NONE.with(Later::Abort)),
+            Some(Some(conn)) => qp.shared.ask(&conn, Set::NONE.with(Later::Abort)),
             Some(None) => {}
             None if wrong(attrs.promised) => {
-                let after = qp.apply(Event::WrongPsn);
+                let after = qp.shared.apply(Event::WrongPsn);
                 qp.carry_out(after, Runner::Any);
                 return Err(EINVAL);
             }
@@ -549,7 +549,7 @@ impl OobSearch {
         inner.bond = Bond::Accepting;
         inner.promised = Some(theirs.receive_psn);
         if let Some(old) = &old {
-            inner.qp.ask(old, Set::NONE.with(Later::Abort));
+            inner.qp.shared.ask(old, Set::NONE.with(Later::Abort));
         }
         Ok(OobAccept {
             qp: inner.qp.clone(),
@@ -591,7 +591,7 @@ impl OobSearch {
             // the PSN. A time limit that passes just before this ends the stream, as it would have
             // ended the search just before that.
             if let Some(inner) = self.take() {
-                self.cm.oob_waiters.searches.remove(qp.number, self);
+                self.cm.oob_waiters.searches.remove(qp.shared.number, self);
                 let unknown = inner.pair.send_psn.is_none();
                 attrs.promised = inner.promised.filter(|_| unknown);
             }
@@ -683,14 +683,14 @@ impl OobSearch {
     ) -> Option<(OobSearchInner, Set<After>)> {
         cancel_delayed::<Self, TIMER>(self);
         let inner = inner.take()?;
-        let after = inner.qp.apply(Event::SearchTimeout);
+        let after = inner.qp.shared.apply(Event::SearchTimeout);
         Some((inner, after))
     }
 
     /// Carries out the rest of that, without the lock.
     fn finish(self: &Arc<Self>, inner: OobSearchInner, after: Set<After>) {
         let qp = inner.qp.clone();
-        self.cm.oob_waiters.searches.remove(qp.number, self);
+        self.cm.oob_waiters.searches.remove(qp.shared.number, self);
         // Also closes the listener, after the last search at its address.
         drop(inner);
         qp.carry_out(after, Runner::Step);
@@ -783,8 +783,8 @@ mod tests {
             number: QpNumber::new(number),
         };
         let pair = Pair {
-            local: end(qp.number),
-            remote: end(qp.number + 1),
+            local: end(qp.shared.number),
+            remote: end(qp.shared.number + 1),
             receive_psn: Psn::new(1),
             send_psn: None,
             features: Features::NONE,
@@ -814,7 +814,7 @@ mod tests {
         let bench = Bench::of(kind)?;
         let qp = bench.qp(4, &bench.cq(4)?)?;
         let search = OobSearch::enter(&bench.rdma.cm, search(&bench, &qp)?)?;
-        qp.enter(QpPhase::Waiting);
+        qp.shared.enter(QpPhase::Waiting);
         let attr = QpAttr {
             qp_state: QpState::Rts,
             max_rd_atomic: ord,
@@ -850,7 +850,7 @@ mod tests {
                 ..search(&bench, &qp)?
             },
         )?;
-        qp.enter(QpPhase::Waiting);
+        qp.shared.enter(QpPhase::Waiting);
         qp.bind_search(conn.bound())?;
         let done = f(&bench, &search, &qp, &conn);
         conn.end_of_nobody();
@@ -860,7 +860,7 @@ mod tests {
 
     /// Returns whether the search goes on, and is found.
     fn searches(bench: &Bench, search: &OobSearch, qp: &Qp) -> (bool, bool) {
-        let found = bench.rdma.cm.oob_waiters.searches.find(qp.number);
+        let found = bench.rdma.cm.oob_waiters.searches.find(qp.shared.number);
         (search.inner.lock().is_some(), found.is_some())
     }
 
@@ -878,7 +878,7 @@ mod tests {
             assert_eq!(search.attach(qp, &conn.connection, &PARAMS), Err(EINVAL));
             search.give_up_on(&conn.connection);
             assert_eq!(searches(bench, search, qp), (true, true));
-            assert_eq!(qp.phase(), QpPhase::Waiting);
+            assert_eq!(qp.shared.phase(), QpPhase::Waiting);
             Ok(())
         })
     }
@@ -888,8 +888,8 @@ mod tests {
         let bench = Bench::new()?;
         let cq = bench.cq(4)?;
         let qp = bench.qp(4, &cq)?;
-        qp.enter(QpPhase::Waiting);
-        qp.enter(QpPhase::Rts);
+        qp.shared.enter(QpPhase::Waiting);
+        qp.shared.enter(QpPhase::Rts);
         qp.attrs.lock().promised = Some(Psn::new(1));
         post_send::<Riwarp, _>(&[7], |wrs| qp.post_send(wrs))?;
         let attr = QpAttr {
@@ -912,7 +912,7 @@ mod tests {
         while_accepting(|bench, search, qp, conn| {
             search.give_up_on(&conn.connection);
             assert_eq!(searches(bench, search, qp), (false, false));
-            assert_eq!(qp.phase(), QpPhase::Error);
+            assert_eq!(qp.shared.phase(), QpPhase::Error);
             Ok(())
         })
     }

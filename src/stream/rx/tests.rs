@@ -80,7 +80,7 @@ mod streams {
                 return;
             };
             if other.is_some() {
-                core::mem::swap(&mut qp.rx.lock().stream, &mut *other);
+                core::mem::swap(&mut qp.shared.rx.lock().stream, &mut *other);
             }
         }
     }
@@ -158,7 +158,7 @@ mod streams {
         /// Defers the first Send of the first connection, as if its memory were absent.
         fn put_off(&self) -> Result {
             let header = send(1);
-            let mut rx = self.qp.rx.lock();
+            let mut rx = self.qp.shared.rx.lock();
             let stream = rx.stream.as_mut().ok_or(EINVAL)?;
             let Ok(Segment::Send(segment)) = stream.receiver.handle_fpdu(&header[2..], 18) else {
                 return Err(EINVAL);
@@ -178,12 +178,12 @@ mod streams {
             let RxStream {
                 incoming, cache, ..
             } = stream;
-            incoming.begin(&self.qp, cache, segment)
+            incoming.begin(&self.qp.shared, cache, segment)
         }
 
         /// Returns whether the stream belongs to this connection and is not stopped or waiting.
         fn is_of(&self, which: usize) -> bool {
-            let rx = self.qp.rx.lock();
+            let rx = self.qp.shared.rx.lock();
             rx.stream.as_ref().is_some_and(|stream| {
                 stream.is_of(&self.connection(which)) && stream.flow == Flow::Going
             })
@@ -228,7 +228,7 @@ mod streams {
     fn what_is_behind_it_is_nobodys_if_the_stream_has_changed() -> Result {
         let rig = RxRig::new()?;
         rig.start(1)?;
-        let other = rig.qp.rx.lock().stream.take();
+        let other = rig.qp.shared.rx.lock().stream.take();
         *rig.change.other.lock() = other;
         rig.change.qp.populate(rig.qp.clone());
         rig.start(0)?;

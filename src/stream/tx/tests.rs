@@ -158,7 +158,7 @@ mod tx {
                     len: u32::try_from(LEN)?,
                     lkey: self.key,
                 });
-                self.qp.sq.post(wr)?;
+                self.qp.shared.sq.post(wr)?;
             }
             Ok(())
         }
@@ -181,10 +181,11 @@ mod tx {
     /// elsewhere.
     fn visit(qp: &Arc<Qp>, sender: &mut TcpSender<'_, '_>) -> Option<Next> {
         let mut next = None;
-        let _ = qp.tx.run(|tx| {
+        let _ = qp.shared.tx.run(|tx| {
             next = qp
+                .shared
                 .take_new_tx(tx)
-                .map(|stream| stream.send_round(qp, sender));
+                .map(|stream| stream.send_round(&qp.shared, sender));
             Next::Yield
         });
         next
@@ -201,9 +202,9 @@ mod tx {
         rig.post(BUDGET + 8)?;
         assert_eq!(visit(&rig.qp, &mut TcpSender::Process), Some(Next::Yield));
         assert_eq!(rig.batches(), BUDGET.into());
-        assert!(rig.qp.sq.has_posted());
+        assert!(rig.qp.shared.sq.has_posted());
         assert_eq!(visit(&rig.qp, &mut TcpSender::Process), Some(Next::Done));
-        assert!(!rig.qp.sq.has_posted());
+        assert!(!rig.qp.shared.sq.has_posted());
         Ok(())
     }
 
@@ -258,7 +259,7 @@ mod tx {
             store_send(&memory, at, 2)?;
         }
         assert_eq!(visit(&rig.qp, &mut TcpSender::Process), Some(Next::Done));
-        assert!(!rig.qp.sq.has_posted() && rig.qp.sq.is_idle());
+        assert!(!rig.qp.shared.sq.has_posted() && rig.qp.shared.sq.is_idle());
         Ok(())
     }
 
@@ -304,7 +305,7 @@ mod tx {
         eventually(|| sender.next.load(Relaxed) != 0)?;
         assert_eq!(sender.next.load(Relaxed), 3);
         assert_eq!(rig.batches(), SOFTIRQ_BUDGET.into());
-        assert!(rig.qp.sq.has_posted());
+        assert!(rig.qp.shared.sq.has_posted());
         Ok(())
     }
 
@@ -324,7 +325,7 @@ mod tx {
                 self.counted.fetch_add(1, Relaxed);
             }
             let left = self.left.load(Relaxed);
-            if left > 0 && self.qp.sq.post(SendWr::default()).is_ok() {
+            if left > 0 && self.qp.shared.sq.post(SendWr::default()).is_ok() {
                 self.left.store(left - 1, Relaxed);
                 self.qp.kick();
             }
@@ -347,7 +348,7 @@ mod tx {
         };
         let asker = Arc::new(asker, GFP_KERNEL)?;
         let _far = Hooked::new(far, asker.clone())?;
-        rig.qp.sq.post(SendWr::default())?;
+        rig.qp.shared.sq.post(SendWr::default())?;
         rig.qp.transmit();
         let counted = asker.counted.load(Relaxed);
         eventually(|| asker.left.load(Relaxed) == 0)?;
@@ -383,7 +384,7 @@ mod tx {
         };
         let rig = TxRig::new(near, &params)?;
         for _ in 0..3 {
-            rig.qp.sq.post(SendWr::default())?;
+            rig.qp.shared.sq.post(SendWr::default())?;
         }
         if let Some(conn) = &rig.conn {
             conn.enter_stream()?;
@@ -458,8 +459,8 @@ mod tx {
         };
         let rig = TxRig::new(near, &params)?;
         rig.conn()?.connection.socket().make_room(2 * LEN);
-        let _ = rig.qp.tx.run(|tx| {
-            if let Some(stream) = rig.qp.take_new_tx(tx) {
+        let _ = rig.qp.shared.tx.run(|tx| {
+            if let Some(stream) = rig.qp.shared.take_new_tx(tx) {
                 let (context, last) = (&mut stream.context, Msn::new(u32::MAX));
                 (context.send_msn, context.read_msn, context.atomic_msn) = (last, last, last);
             }
@@ -472,7 +473,7 @@ mod tx {
             len: u32::try_from(LEN)?,
             lkey: rig.key,
         });
-        rig.qp.sq.post(long)?;
+        rig.qp.shared.sq.post(long)?;
         for extra in [SendExtra::Immediate(*b"data"), SendExtra::None] {
             let read = SendOp::Read {
                 stag: Stag::ZERO,
@@ -484,13 +485,17 @@ mod tx {
                     op,
                     ..SendWr::default()
                 };
-                rig.qp.sq.post(wr)?;
+                rig.qp.shared.sq.post(wr)?;
             }
             let response = AtomicResponse {
                 identifier: 5,
                 original: 6,
             };
-            assert!(rig.qp.inbound_reads.put(InboundRequest::Answer(response)));
+            assert!(rig
+                .qp
+                .shared
+                .inbound_reads
+                .put(InboundRequest::Answer(response)));
         }
         rig.qp.transmit();
         let mut numbers = [const { KVec::new() }; 4];
@@ -521,8 +526,8 @@ mod tx {
 
     /// Makes the FPDUs of the next round short.
     fn short(qp: &Arc<Qp>) {
-        let _ = qp.tx.run(|tx| {
-            if let Some(stream) = qp.take_new_tx(tx) {
+        let _ = qp.shared.tx.run(|tx| {
+            if let Some(stream) = qp.shared.take_new_tx(tx) {
                 stream.emss = stream.conn.socket().emss();
                 stream.context.mulpdu = SHORT;
             }
@@ -594,7 +599,7 @@ mod tx {
         /// Checks that all was sent, in this many FPDUs, and that the stream keeps little memory.
         fn has_sent(&self, fpdus: u64) {
             assert_eq!(self.bench.count(c"tx_fpdus"), fpdus);
-            let _ = self.qp.tx.run(|tx| {
+            let _ = self.qp.shared.tx.run(|tx| {
                 let stream = tx.stream.as_ref();
                 assert!(stream.is_some_and(|stream| stream.appended == stream.accepted));
                 assert!(stream.is_some_and(|stream| !stream.batch.has_spare()));
@@ -627,7 +632,7 @@ mod tx {
             });
             addr += u64::from(len);
         }
-        rig.qp.sq.post(wr)
+        rig.qp.shared.sq.post(wr)
     }
 
     /// Checks the FPDUs of a Write of [`LONG`] octets, from a list of elements of these lengths.
@@ -664,7 +669,7 @@ mod tx {
         short(&rig.qp);
         let _ = visit(&rig.qp, &mut TcpSender::Process);
         assert_eq!(rig.batches(), 0);
-        let _ = rig.qp.tx.run(|tx| {
+        let _ = rig.qp.shared.tx.run(|tx| {
             if let Some(stream) = &mut tx.stream {
                 assert!(!stream.batch.is_empty() && stream.current.is_none());
                 stream.context.mulpdu = SHORT / 2;
@@ -698,7 +703,7 @@ mod tx {
     ) -> Result<([u8; WIRE], [u8; LONG as usize])> {
         let source = Target::of(
             &rig.bench.pd,
-            rig.qp.serial,
+            rig.qp.shared.serial,
             (BASE, len),
             AccessFlags::REMOTE_READ,
         )?;
@@ -725,7 +730,7 @@ mod tx {
             source: Some(source.mr.region.clone()),
             quoted: Quoted::from_segment(header, u16::try_from(header.len())?),
         };
-        assert!(rig.qp.inbound_reads.put(InboundRequest::Read(read)));
+        assert!(rig.qp.shared.inbound_reads.put(InboundRequest::Read(read)));
         short(&rig.qp);
         let _ = visit(&rig.qp, &mut TcpSender::Process);
         rig.qp.transmit();

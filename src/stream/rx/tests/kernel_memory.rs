@@ -56,7 +56,7 @@ mod kernel_memory {
     fn an_atomic_is_aligned_by_its_address() -> Result {
         const BASE: u64 = 0x1004;
         let rig = ConnRig::new()?;
-        let target = Target::new(&rig.bench.pd, rig.qp.serial, BASE)?;
+        let target = Target::new(&rig.bench.pd, rig.qp.shared.serial, BASE)?;
         target.memory.copy_in(8, &41_u64)?;
         rig.open(&PARAMS)?;
         add_one(&rig, &target, BASE + 8, 1)?;
@@ -80,8 +80,8 @@ mod kernel_memory {
         let rig = ConnRig::new()?;
         let other = Pd::new(rig.bench.rdma.regions.clone(), None)?;
         let (ours, foreign) = (
-            Target::new(&rig.bench.pd, rig.qp.serial, 0)?,
-            Target::new(&other, rig.qp.serial, 0)?,
+            Target::new(&rig.bench.pd, rig.qp.shared.serial, 0)?,
+            Target::new(&other, rig.qp.shared.serial, 0)?,
         );
         rig.open(&PARAMS)?;
         let receives = post_recv(&[1, 2], |wrs| rig.qp.as_arc_borrow().post_recv(wrs));
@@ -105,8 +105,8 @@ mod kernel_memory {
     fn a_solicited_invalidate_raises_the_event() -> Result {
         let rig = ConnRig::new()?;
         let (plain, solicited) = (
-            Target::new(&rig.bench.pd, rig.qp.serial, 0)?,
-            Target::new(&rig.bench.pd, rig.qp.serial, 0)?,
+            Target::new(&rig.bench.pd, rig.qp.shared.serial, 0)?,
+            Target::new(&rig.bench.pd, rig.qp.shared.serial, 0)?,
         );
         rig.open(&PARAMS)?;
         let receives = post_recv(&[1, 2], |wrs| rig.qp.as_arc_borrow().post_recv(wrs));

@@ -168,7 +168,7 @@ mod rest {
     impl RestRig {
         fn new(kind: MessageKind, params: &StreamParams) -> Result<Self> {
             let rig = ConnRig::new()?;
-            let target = Target::new(&rig.bench.pd, rig.qp.serial, BASE)?;
+            let target = Target::new(&rig.bench.pd, rig.qp.shared.serial, BASE)?;
             rig.qp.attach(&rig.conn.connection, params)?;
             let rest = Self {
                 kind,
@@ -218,7 +218,7 @@ mod rest {
                 ..SendWr::default()
             };
             wr.payload.push(self.sge(0, WHOLE)?);
-            self.rig.qp.sq.post(wr)?;
+            self.rig.qp.shared.sq.post(wr)?;
             self.rig.qp.transmit();
             self.rig.take::<{ 2 + UNTAGGED + 28 + 4 }>().map(drop)
         }
@@ -279,8 +279,8 @@ mod rest {
             })?;
             let counts = socket.with_inbound(|inbound| {
                 BhOff::run(|off| {
-                    let mut round = RxRound::new(&rig.qp, &mut *inbound, off);
-                    if let Some(stream) = &mut off.lock(&rig.qp.rx).stream {
+                    let mut round = RxRound::new(&rig.qp.shared, &mut *inbound, off);
+                    if let Some(stream) = &mut off.lock(&rig.qp.shared.rx).stream {
                         stream.receive(&mut round);
                     }
                     let RxCount { accepted, answers } = round.fpdus;
@@ -483,7 +483,7 @@ mod rest {
     #[test]
     fn parts_of_a_write_go_to_several_regions() -> Result {
         let mut rig = RestRig::new(MessageKind::Write, &PARAMS)?;
-        let other = Target::new(&rig.rig.bench.pd, rig.rig.qp.serial, BASE)?;
+        let other = Target::new(&rig.rig.bench.pd, rig.rig.qp.shared.serial, BASE)?;
         for n in 0..PARTS {
             rig.changed(n, |part| {
                 if [1, 3].contains(&n) {
@@ -501,7 +501,7 @@ mod rest {
     #[test]
     fn a_write_needs_the_right_to_the_region_used_last() -> Result {
         let mut rig = RestRig::new(MessageKind::Write, &PARAMS)?;
-        let (pd, qp) = (rig.rig.bench.pd.clone(), rig.rig.qp.serial);
+        let (pd, qp) = (rig.rig.bench.pd.clone(), rig.rig.qp.shared.serial);
         rig.target = Target::of(&pd, qp, (BASE, LEN), AccessFlags::LOCAL_WRITE)?;
         rig.post_receive(1, &[(0, PART)])?;
         let first = rig.header(0);
@@ -526,7 +526,7 @@ mod rest {
         rig.parts(0..2)?;
         rig.expect(2, 2)?;
         let key = rig.target.mr.region.stag();
-        assert_eq!(rig.rig.qp.invalidate_local(key), Ok(()));
+        assert_eq!(rig.rig.qp.shared.invalidate_local(key), Ok(()));
         rig.fpdus.put(&[])?;
         rig.parts(2..PARTS)?;
         assert_eq!(rig.round()?.fpdus, 1);
@@ -561,7 +561,7 @@ mod rest {
             let begin = Instant::<Monotonic>::now();
             // No one gets in once the invalidation waits for this guard.
             while region.try_access().is_some() && begin.elapsed() < LONG {}
-            there.reads.store(!qp.sq.no_reads(), Relaxed);
+            there.reads.store(!qp.shared.sq.no_reads(), Relaxed);
             drop(inside);
         })?;
         eventually(|| seen.inside.load(Relaxed))?;
@@ -570,7 +570,7 @@ mod rest {
         queue.flush();
         assert!(seen.reads.load(Relaxed));
         assert_eq!(rig.completed(), Ok((1, SUCCESS, WHOLE as u32)));
-        assert!(!rig.target.is_valid(&rig.rig.bench.pd) && rig.rig.qp.sq.no_reads());
+        assert!(!rig.target.is_valid(&rig.rig.bench.pd) && rig.rig.qp.shared.sq.no_reads());
         Ok(())
     }
 
@@ -581,12 +581,12 @@ mod rest {
         let qp = &rig.rig.qp;
         let status = WcStatus::LocalProtection;
         let fault = rig.rig.conn.connection.socket().with_inbound(|inbound| {
-            BhOff::run(|off| RxRound::new(qp, inbound, off).refuse_answer(status))
+            BhOff::run(|off| RxRound::new(&qp.shared, inbound, off).refuse_answer(status))
         });
         assert_eq!(fault, Fault::LocalPlacement);
         let done = rig.completed();
         assert!(done.is_ok_and(|(id, done, _)| (id, done) == (1, Some(status))));
-        assert!(!qp.sq.no_reads());
+        assert!(!qp.shared.sq.no_reads());
         Ok(())
     }
 

@@ -38,7 +38,7 @@ mod schedule {
 
     /// Answers a Read; returns whether the transmit task has to run.
     fn answered(qp: &Qp) -> bool {
-        let actions = qp.lifecycle.on(Event::ReadAnswered);
+        let actions = qp.shared.lifecycle.on(Event::ReadAnswered);
         actions.after.contains(After::Transmit)
     }
 
@@ -58,7 +58,7 @@ mod schedule {
             let cq = bench.cq(16)?;
             let made = Mr::dma(bench.pd.as_arc_borrow(), kernel_owned(), access)?;
             let qp = bench.qp(4, &cq)?;
-            qp.sq.start(2, &Memcg::nobody())?;
+            qp.shared.sq.start(2, &Memcg::nobody())?;
             Ok(Self {
                 qp,
                 _cq: cq,
@@ -88,8 +88,8 @@ mod schedule {
 
         /// Returns the slot of a dequeued request.
         fn slot(&self) -> Result<Slot> {
-            self.qp.sq.post(SendWr::default())?;
-            match self.qp.sq.take(&mut SendWr::default()) {
+            self.qp.shared.sq.post(SendWr::default())?;
+            match self.qp.shared.sq.take(&mut SendWr::default()) {
                 Taken::Wr(slot) => Ok(slot),
                 Taken::Bad(..) | Taken::Nothing | Taken::Full => Err(EINVAL),
             }
@@ -97,7 +97,7 @@ mod schedule {
 
         /// Carries out an atomic operation of the peer on the word at `at`.
         fn operate(&self, at: usize, operation: AtomicOperation) -> Result<Operated, Fault> {
-            self.qp.operate(&InboundAtomic {
+            self.qp.shared.operate(&InboundAtomic {
                 request: AtomicRequest {
                     identifier: 1,
                     stag: Stag::new(self.key),
@@ -182,18 +182,22 @@ mod schedule {
                     1 => ATOMIC,
                     _ => SendOp::default(),
                 };
-                assert!(qp.must_wait(&request(op, n >= 3), WriteCompletion::Accepted) == wait);
+                assert!(
+                    qp.shared
+                        .must_wait(&request(op, n >= 3), WriteCompletion::Accepted)
+                        == wait
+                );
                 // Only a request that waits makes a Response run the transmit task.
                 assert!(answered(qp) == wait);
                 if wait {
-                    let why = ReadWait::from_raw(qp.read_wait.load(Relaxed));
+                    let why = ReadWait::from_raw(qp.shared.read_wait.load(Relaxed));
                     // Without a fence it is the limit.
                     let fenced = why == ReadWait::Fence;
                     assert!(fenced == (n >= 3));
                 }
             }
             let state = Outstanding::Read(ReadState::new(&REQUEST));
-            qp.sq.read_sent(None, state, None, None);
+            qp.shared.sq.read_sent(None, state, None, None);
         }
         Ok(())
     }
@@ -208,16 +212,19 @@ mod schedule {
             ..request(WRITE, false)
         };
         for waits in [false, false, true] {
-            assert!(qp.must_wait(&write(true), placed) == waits);
+            assert!(qp.shared.must_wait(&write(true), placed) == waits);
             assert!(answered(qp) == waits);
             // Nobody hears of these.
-            assert!(!qp.must_wait(&write(false), placed) && !qp.must_wait(&write(true), accepted));
+            assert!(
+                !qp.shared.must_wait(&write(false), placed)
+                    && !qp.shared.must_wait(&write(true), accepted)
+            );
             let send = SendWr {
                 signalled: true,
                 ..request(SendOp::default(), false)
             };
-            assert!(!qp.must_wait(&send, placed));
-            context().read_nothing(qp, None);
+            assert!(!qp.shared.must_wait(&send, placed));
+            context().read_nothing(&qp.shared, None);
         }
         Ok(())
     }
@@ -227,10 +234,13 @@ mod schedule {
         let rig = ScheduleRig::new(AccessFlags::empty())?;
         let (mut context, slot) = (context(), rig.slot()?);
         let msn = context.read_msn;
-        let read = context.read_nothing(&rig.qp, Some(slot));
+        let read = context.read_nothing(&rig.qp.shared, Some(slot));
         assert!(matches!(read.job, Job::AwaitResponse(_)) && read.behind.is_none());
         assert_eq!(context.read_msn, msn.next());
-        assert!(rig.qp.sq.oldest_posted_read() == Some((slot, None)) && rig.qp.sq.read_done());
+        assert!(
+            rig.qp.shared.sq.oldest_posted_read() == Some((slot, None))
+                && rig.qp.shared.sq.read_done()
+        );
         Ok(())
     }
 
@@ -239,9 +249,9 @@ mod schedule {
         let rig = ScheduleRig::new(AccessFlags::empty())?;
         let qp = &rig.qp;
         // The Response arrived after the first check, so no other will end the wait.
-        assert!(!qp.still_waits(ReadWait::Ord, || false) && !answered(qp));
+        assert!(!qp.shared.still_waits(ReadWait::Ord, || false) && !answered(qp));
         // A Response after the second check runs the transmit task.
-        assert!(qp.still_waits(ReadWait::Fence, || answered(qp)));
+        assert!(qp.shared.still_waits(ReadWait::Fence, || answered(qp)));
         Ok(())
     }
 
@@ -250,7 +260,7 @@ mod schedule {
         let rig = ScheduleRig::new(AccessFlags::LOCAL_WRITE)?;
         let mut context = context();
         let mut sink = |list: &Payload| {
-            let sink = context.sink(&rig.qp, list);
+            let sink = context.sink(&rig.qp.shared, list);
             sink.map(|sink| sink.map(|slice| (slice.key().raw(), slice.addr())))
         };
         assert_eq!(sink(&rig.list(1, 8)), Ok(Some((rig.key, rig.address(16)))));
@@ -261,7 +271,7 @@ mod schedule {
         assert!(inline.inline_room(8).is_some());
         assert_eq!(sink(&inline), Err(WcStatus::LocalQpOperation));
         let rig = ScheduleRig::new(AccessFlags::empty())?;
-        let refused = self::context().sink(&rig.qp, &rig.list(1, 8));
+        let refused = self::context().sink(&rig.qp.shared, &rig.list(1, 8));
         assert_eq!(refused.err(), Some(WcStatus::LocalProtection));
         Ok(())
     }
@@ -273,18 +283,18 @@ mod schedule {
         for invalidate in [false, true] {
             let (slot, list) = (rig.slot()?, rig.list(1, 8));
             let msn = context.read_msn;
-            let begun = context.begin_read(&rig.qp, &list, slot, REQUEST, invalidate);
+            let begun = context.begin_read(&rig.qp.shared, &list, slot, REQUEST, invalidate);
             assert!(begun.is_ok_and(|outgoing| outgoing.behind.is_none()));
             assert_eq!(context.read_msn, msn.next());
             let key = invalidate.then_some(Stag::new(rig.key));
-            assert!(rig.qp.sq.oldest_posted_read() == Some((slot, key)));
-            assert!(rig.qp.sq.read_done());
+            assert!(rig.qp.shared.sq.oldest_posted_read() == Some((slot, key)));
+            assert!(rig.qp.shared.sq.read_done());
         }
         // A Read that fails uses no MSN.
         let (slot, msn) = (rig.slot()?, context.read_msn);
-        let begun = context.begin_read(&rig.qp, &rig.list(2, 8), slot, REQUEST, false);
+        let begun = context.begin_read(&rig.qp.shared, &rig.list(2, 8), slot, REQUEST, false);
         assert_eq!(begun.err(), Some(WcStatus::LocalLength));
-        assert!(rig.qp.sq.no_reads() && context.read_msn == msn);
+        assert!(rig.qp.shared.sq.no_reads() && context.read_msn == msn);
         Ok(())
     }
 
@@ -296,14 +306,17 @@ mod schedule {
         let slot = rig.slot()?;
         for len in [0, 1, 7] {
             let list = rig.list(1, len);
-            let begun = context.begin_atomic(&rig.qp, &list, slot, target, ADD);
+            let begun = context.begin_atomic(&rig.qp.shared, &list, slot, target, ADD);
             assert_eq!(begun.err(), Some(WcStatus::LocalLength));
         }
-        assert!(rig.qp.sq.no_reads());
-        let begun = context.begin_atomic(&rig.qp, &rig.list(1, 8), slot, target, ADD);
+        assert!(rig.qp.shared.sq.no_reads());
+        let begun = context.begin_atomic(&rig.qp.shared, &rig.list(1, 8), slot, target, ADD);
         assert!(begun.is_ok());
-        assert!(!rig.qp.sq.no_reads());
-        assert!(rig.qp.sq.oldest_posted_read() == Some((slot, None)) && rig.qp.sq.read_done());
+        assert!(!rig.qp.shared.sq.no_reads());
+        assert!(
+            rig.qp.shared.sq.oldest_posted_read() == Some((slot, None))
+                && rig.qp.shared.sq.read_done()
+        );
         Ok(())
     }
 
