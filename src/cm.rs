@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Connections: start-up, accept and close ([`conn`]), what a consumer asks of a queue pair together
-//! with its connection ([`endpoint`]), listeners and their sockets ([`listen`]), and connections
-//! without `rdma_cm` ([`oob`]).
+//! Connections: start-up, accept and close ([`conn`]), what a consumer asks of a queue pair and its
+//! connection ([`endpoint`]), listeners and their sockets ([`listen`]), and connections without
+//! `rdma_cm` ([`oob`]).
 //!
 //! A [`Cm`] is all of a device's connections. Connections, listeners and queue pairs refer to it.
 //! It refers to them too: to a connection until that is released ([`conn::Conns`]), to a listener

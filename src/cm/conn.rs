@@ -34,8 +34,9 @@
 //!   Release breaks this cycle by unhooking the socket.
 //! * The connection holds its queue pair, behind a [`BhRevocable`], and the queue pair holds the
 //!   connection, from [`Qp::bind`] on. Revoking the link to the queue pair breaks this cycle:
-//!   before `stream_ended` or `unbind`, which make the queue pair drop its reference, and in
-//!   [`Conn::detach_qp`].
+//!   before `stream_ended` or `take_bound`, which make the queue pair drop its reference, and in
+//!   [`Conn::detach_qp`]. A connection without `rdma_cm` also holds the search of the queue pair,
+//!   which holds the queue pair until it ends, and no connection.
 //! * A queued work item and the running timer hold a reference each. Release cancels the timer.
 //!
 //! The last reference must be dropped in process context, because that closes the socket: softirq
@@ -46,14 +47,14 @@
 //! # Locks
 //!
 //! A step takes the actor's mutex; so do [`connect`] and [`connect_oob`] while they make the
-//! connection, [`Conn::report`], and [`Conn::detach_qp`], which runs a step. No caller
-//! holds a lock of a queue pair or a socket when it takes this mutex, so a step may call into both:
-//! actor > queue pair, actor > socket. The pending reply's spin lock and the table's are innermost:
-//! no calls are made with them held. Socket callbacks take none of these; what they need is atomic
-//! or revocable. Disk
-//! I/O may depend on a step, so allocations under any mutex that steps take do not wait for it
-//! ([`kernel_ext::mm::noio`]). Events of the iWARP connection manager may be raised with the
-//! actor's mutex held, because the connection manager queues them without calling back.
+//! connection, [`Conn::report`], and [`Conn::detach_qp`], which runs a step. No caller holds a lock
+//! of a queue pair, a search or a socket when it takes this mutex, so a step may call into them:
+//! actor > search > queue pair, actor > socket. The pending reply's spin lock and the table's are
+//! innermost: no calls are made with them held. Socket callbacks take none of these; what they need
+//! is atomic or revocable. Disk I/O may depend on a step, so allocations under any mutex that steps
+//! take do not wait for it ([`kernel_ext::mm::noio`]). Events of the iWARP connection manager may
+//! be raised with the actor's mutex held, because the connection manager queues them without
+//! calling back.
 //!
 //! RFC 5044, section 7; RFC 6581; RFC 5041, section 8; RFC 5040, section 6.
 

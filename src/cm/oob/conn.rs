@@ -3,8 +3,8 @@
 //! The steps of an incoming connection without a connection manager.
 //!
 //! They find the search of the queue pair that the peer's MPA Request names, which checks the
-//! Request, and send the MPA Reply. The queue pair gets the stream only when the peer's first octets arrive: until
-//! then the peer can replace this connection by another one without loss.
+//! Request, and send the MPA Reply. The queue pair gets the stream only when the peer's first
+//! octets arrive: until then the peer can replace this connection by another one without loss.
 //!
 //! A connection that no queue pair waits for is closed at once and counted. docs/connections.md.
 //! Context: process, the actor's mutex held.
