@@ -26,6 +26,7 @@ use iwarp::{
         Set, //
     },
     ddp::Msn,
+    fault::Fault,
     lifecycle::{
         Event,
         QpPhase, //
@@ -65,7 +66,8 @@ use kernel_ext::{
         SendHint,
         TxBatch, //
     },
-    sync::Next, //
+    sync::Next,
+    warn_on_once, //
 };
 
 use crate::{
@@ -92,7 +94,7 @@ pub(crate) mod send;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 
-use pack::Failed;
+use pack::NotPacked;
 use send::TcpSender;
 
 use super::{
@@ -461,8 +463,8 @@ impl TxStream {
             } else {
                 self.next_message(qp)?;
             }
-            if let Err(failed) = self.cut(qp, grow) {
-                return Err(self.cannot_cut(qp, failed));
+            if let Err(why) = self.cut(qp, grow) {
+                return Err(self.not_packed(qp, why));
             }
             if self.current.is_some() {
                 self.cut_more(qp, grow);
@@ -481,22 +483,39 @@ impl TxStream {
 
     /// Handles a failure to pack the next FPDU of the current message.
     #[cold]
-    fn cannot_cut(&mut self, qp: &QpShared, failed: Failed) -> Pause {
-        match failed {
-            Failed::Local(slot, status) => {
-                self.current = None;
-                // RDMAP-140: sends a Terminate instead of the message.
-                self.after.add(qp.refuse(slot, status));
-            }
-            Failed::Stream(fault, quoted) => {
-                self.current = None;
-                self.after.add(qp.fault(fault, quoted.as_ref()));
-            }
+    fn not_packed(&mut self, qp: &QpShared, why: NotPacked) -> Pause {
+        match why {
             // The batch is sent; acknowledgements return its pages.
-            Failed::Memory => return Pause::Starved,
+            NotPacked::Memory => return Pause::Starved,
             // The work item that fetches the memory runs the transmit task again.
-            Failed::Absent => self.after.insert(After::FetchOut),
+            NotPacked::Absent => {
+                self.after.insert(After::FetchOut);
+                return Pause::Drained;
+            }
+            NotPacked::Local(_) | NotPacked::Remote(_) | NotPacked::Inconsistent => {}
         }
+        let (job, source) = match self.current.take() {
+            Some(Outgoing { job, source, .. }) => (job, source),
+            None => (Job::Nothing, Source::Nothing),
+        };
+        let after = match (why, job, source) {
+            // RDMAP-140: sends a Terminate instead of the message.
+            (NotPacked::Local(status), Job::Complete(slot) | Job::Confirm(slot), _) => {
+                qp.refuse(slot, status)
+            }
+            (NotPacked::Remote(fault), _, Source::Remote(read)) => {
+                let offset = self.plan.payload_offset();
+                let quoted = read.quoted.map(|quoted| quoted.after(offset));
+                qp.fault(fault, quoted.as_ref())
+            }
+            // Only messages that complete a request have a local source, and only the answers to
+            // the peer's Reads a remote one.
+            (why, ..) => {
+                warn_on_once!(!matches!(why, NotPacked::Inconsistent));
+                qp.fault(Fault::Local, None)
+            }
+        };
+        self.after.add(after);
         Pause::Drained
     }
 
@@ -510,7 +529,7 @@ impl TxStream {
     }
 
     #[inline(never)]
-    fn cut_last(&mut self, qp: &QpShared) -> Result<(), Failed> {
+    fn cut_last(&mut self, qp: &QpShared) -> Result<(), NotPacked> {
         self.cut(qp, Grow::Sleep)
     }
 

@@ -30,7 +30,6 @@ use iwarp::{
         Access,
         RegionView, //
     },
-    terminate::Quoted, //
 };
 use kernel::{
     prelude::*,
@@ -56,18 +55,13 @@ use crate::{
             Slices, //
         }, //
     },
-    queue::{
-        readq::InboundRead,
-        sq::Slot, //
-    },
+    queue::readq::InboundRead,
     stream::owner::QpShared, //
 };
 
 use super::{
     paging::{
         found_or_wanted,
-        Lookup,
-        NotFound,
         PayloadKey,
         PayloadSource, //
     },
@@ -79,21 +73,24 @@ use super::{
 };
 
 /// Why the next FPDU of a message could not be packed.
-pub(super) enum Failed {
-    /// A local work request is at fault.
-    Local(Slot, WcStatus),
-    /// The stream ends for this fault; the quote of the peer's request.
-    Stream(Fault, Option<Quoted>),
-    /// The batch could not be enlarged.
-    Memory,
+#[derive(Clone, Copy)]
+pub(crate) enum NotPacked {
     /// The payload's pages are absent.
     Absent,
+    /// The batch, or the request to fetch the payload, cannot be allocated.
+    Memory,
+    /// The local work request is at fault.
+    Local(WcStatus),
+    /// The stream ends for this fault of the peer's request.
+    Remote(Fault),
+    /// A contradiction in the driver's own state, of which a warning tells.
+    Inconsistent,
 }
 
 impl TxStream {
     /// Segments and packs the next FPDU of the current message.
     #[inline]
-    pub(super) fn cut(&mut self, qp: &QpShared, grow: Grow) -> Result<(), Failed> {
+    pub(super) fn cut(&mut self, qp: &QpShared, grow: Grow) -> Result<(), NotPacked> {
         let Self {
             current: Some(current),
             plan,
@@ -106,7 +103,7 @@ impl TxStream {
         };
         // A message is dropped with its last FPDU.
         if warn_on_once!(!current.segmenter.next_into(context.mulpdu, plan)) {
-            return Err(Failed::Stream(Fault::Local, None));
+            return Err(NotPacked::Inconsistent);
         }
         let mut fpdu_len = plan.fpdu_len();
         if let Some(clock) = &self.markers {
@@ -114,7 +111,7 @@ impl TxStream {
         }
         if batch.reserve(fpdu_len as usize, grow).is_err() {
             current.segmenter.undo(plan);
-            return Err(Failed::Memory);
+            return Err(NotPacked::Memory);
         }
         let mark = batch.mark();
         let packer = Packer {
@@ -126,10 +123,10 @@ impl TxStream {
             crc: self.crc,
             markers: &self.markers,
         };
-        if let Err(error) = packer.pack(batch) {
+        if let Err(why) = packer.pack(batch) {
             batch.rewind(mark);
-            let found = match error {
-                PackError::Absent => packer.pack_found(
+            let found = match why {
+                NotPacked::Absent => packer.pack_found(
                     batch,
                     PayloadKey {
                         conn: self.conn.clone(),
@@ -139,11 +136,12 @@ impl TxStream {
                         binding: packer.binding(),
                     },
                 ),
-                error => Err(error),
+                why => Err(why),
             };
-            if let Err(error) = found {
+            if let Err(why) = found {
                 batch.rewind(mark);
-                return Err(failed(current, plan, error));
+                current.segmenter.undo(plan);
+                return Err(why);
             }
         }
         qp.packed.store(true, Relaxed);
@@ -225,7 +223,7 @@ impl TxStream {
                 middle.pack(batch, |offset, len, batch| {
                     slices
                         .copy_inside(&inside, qp.pd(), offset, len, batch)
-                        .map_err(|_| PackError::Absent)
+                        .map_err(|_| NotPacked::Absent)
                 });
             }
             Source::Remote(InboundRead {
@@ -267,7 +265,7 @@ impl MiddleFpdus<'_> {
     fn pack(
         &mut self,
         batch: &mut TxBatch,
-        mut copy: impl FnMut(u32, usize, &mut TxBatch) -> Result<(), PackError>,
+        mut copy: impl FnMut(u32, usize, &mut TxBatch) -> Result<(), NotPacked>,
     ) {
         while batch.len() < BATCH_LEN
             && self.segmenter.remaining() > u32::from(self.mulpdu)
@@ -302,7 +300,7 @@ impl Packer<'_> {
     /// (RDMAP-165), under the key used for the fetch. The binding in `place` was looked up after
     /// that: so the source has not been revoked since the fetch began if the copy is of the same.
     #[cold]
-    fn pack_found(&self, batch: &mut TxBatch, place: PayloadKey) -> Result<(), PackError> {
+    fn pack_found(&self, batch: &mut TxBatch, place: PayloadKey) -> Result<(), NotPacked> {
         let offset = place.offset;
         let remote = match self.source {
             Source::Slices => None,
@@ -314,20 +312,13 @@ impl Packer<'_> {
             // Only regions have absent pages.
             Source::Remote(_) | Source::Nothing | Source::Inline | Source::Found(..) => {
                 warn_on_once!(true);
-                return Err(PackError::Inconsistent);
+                return Err(NotPacked::Inconsistent);
             }
         };
-        let lookup = found_or_wanted(self.qp, place, || match remote {
+        let octets = found_or_wanted(self.qp, place, || match remote {
             Some((region, request)) => PayloadSource::Remote(region.clone(), *request),
             None => PayloadSource::Slices(self.slices.clone()),
-        });
-        let octets = match lookup {
-            Lookup::FetchedPayload(octets) => octets,
-            Lookup::Failed(NotFound::Local(status)) => return Err(PackError::Local(status)),
-            Lookup::Failed(NotFound::Remote(fault)) => return Err(PackError::Remote(fault)),
-            Lookup::Wanted => return Err(PackError::Absent),
-            Lookup::NoMemory => return Err(PackError::Memory),
-        };
+        })?;
         let found = Packer {
             source: &Source::Found(offset, octets),
             ..*self
@@ -352,7 +343,7 @@ impl Packer<'_> {
     }
 
     #[inline(always)]
-    fn pack(&self, batch: &mut TxBatch) -> Result<(), PackError> {
+    fn pack(&self, batch: &mut TxBatch) -> Result<(), NotPacked> {
         match self.markers {
             None => self.pack_plain(batch),
             Some(clock) => self.pack_marked(batch, clock),
@@ -361,7 +352,7 @@ impl Packer<'_> {
 
     /// Without Markers.
     #[inline(always)]
-    fn pack_plain(&self, batch: &mut TxBatch) -> Result<(), PackError> {
+    fn pack_plain(&self, batch: &mut TxBatch) -> Result<(), NotPacked> {
         pack_plain(self.plan, self.crc, batch, |offset, len, batch| {
             self.copy_payload(offset, len, batch)
         })
@@ -369,7 +360,7 @@ impl Packer<'_> {
 
     /// With Markers.
     #[inline(never)]
-    fn pack_marked(&self, batch: &mut TxBatch, clock: &MarkerClock) -> Result<(), PackError> {
+    fn pack_marked(&self, batch: &mut TxBatch, clock: &MarkerClock) -> Result<(), NotPacked> {
         let plan = self.plan;
         let start = batch.mark();
         let mut writer = MarkerWriter {
@@ -395,15 +386,15 @@ impl Packer<'_> {
 
     /// Copies a part of a message's payload.
     #[inline(always)]
-    fn copy_payload(&self, offset: u32, len: usize, batch: &mut TxBatch) -> Result<(), PackError> {
+    fn copy_payload(&self, offset: u32, len: usize, batch: &mut TxBatch) -> Result<(), NotPacked> {
         match self.source {
             Source::Nothing => Ok(()),
             Source::Slices => self
                 .slices
                 .copy_to_batch(self.qp.pd(), offset, len, batch)
                 .map_err(|why| match why {
-                    NotCopied::Absent(_) => PackError::Absent,
-                    NotCopied::Refused(status) => PackError::Local(status),
+                    NotCopied::Absent(_) => NotPacked::Absent,
+                    NotCopied::Refused(status) => NotPacked::Local(status),
                 }),
             Source::Inline => {
                 let octets = self.wr.payload.inline().unwrap_or_default();
@@ -425,13 +416,13 @@ impl Packer<'_> {
         offset: u32,
         len: usize,
         batch: &mut TxBatch,
-    ) -> Result<(), PackError> {
+    ) -> Result<(), NotPacked> {
         let Some(region) = &read.source else {
-            return Err(PackError::Remote(Fault::SourceInvalidStag));
+            return Err(NotPacked::Remote(Fault::SourceInvalidStag));
         };
         let inside = region
             .try_access()
-            .ok_or(PackError::Remote(Fault::SourceInvalidStag))?;
+            .ok_or(NotPacked::Remote(Fault::SourceInvalidStag))?;
         let view = region.view_inside(&inside, self.qp.stream_id());
         copy_source(&inside, &view, &read.request.after(offset), len, batch)
     }
@@ -445,7 +436,7 @@ fn copy_source(
     request: &ReadRequest,
     len: usize,
     batch: &mut TxBatch,
-) -> Result<(), PackError> {
+) -> Result<(), NotPacked> {
     let at = check_source(
         Some(view),
         request.source_stag,
@@ -454,14 +445,14 @@ fn copy_source(
         len as u32,
         Access::REMOTE_READ,
     )
-    .map_err(PackError::Remote)?;
+    .map_err(NotPacked::Remote)?;
     inside
         .memory()
         .copy_to_batch(at, len, batch)
         .map_err(|error| match error {
-            EAGAIN => PackError::Absent,
-            ENOMEM => PackError::Memory,
-            _ => PackError::Remote(Fault::Local),
+            EAGAIN => NotPacked::Absent,
+            ENOMEM => NotPacked::Memory,
+            _ => NotPacked::Remote(Fault::Local),
         })
 }
 
@@ -472,8 +463,8 @@ fn pack_plain(
     plan: &Plan,
     crc: Crc,
     batch: &mut TxBatch,
-    copy: impl FnOnce(u32, usize, &mut TxBatch) -> Result<(), PackError>,
-) -> Result<(), PackError> {
+    copy: impl FnOnce(u32, usize, &mut TxBatch) -> Result<(), NotPacked>,
+) -> Result<(), NotPacked> {
     let start = batch.mark();
     put(batch, plan.header())?;
     let len = usize::from(plan.payload_len());
@@ -484,40 +475,6 @@ fn pack_plain(
     pad(batch, usize::from(plan.pad_len()))?;
     let trailer = trailer(batch, start, crc);
     put(batch, &trailer)
-}
-
-/// Undoes the plan and returns why the FPDU could not be packed.
-#[cold]
-fn failed(current: &mut Outgoing, plan: &Plan, error: PackError) -> Failed {
-    current.segmenter.undo(plan);
-    match (error, current.job, &current.source) {
-        (PackError::Memory, ..) => Failed::Memory,
-        (PackError::Absent, ..) => Failed::Absent,
-        (PackError::Local(status), Job::Complete(slot) | Job::Confirm(slot), _) => {
-            Failed::Local(slot, status)
-        }
-        (PackError::Remote(fault), _, Source::Remote(read)) => {
-            let quoted = read
-                .quoted
-                .map(|quoted| quoted.after(plan.payload_offset()));
-            Failed::Stream(fault, quoted)
-        }
-        (PackError::Inconsistent, ..) => Failed::Stream(Fault::Local, None),
-        // Only messages that complete a request have a local source.
-        (PackError::Local(_), Job::AwaitResponse(_) | Job::Answer | Job::Nothing, _) => {
-            warn_on_once!(true);
-            Failed::Stream(Fault::Local, None)
-        }
-        // Only the peer's Reads have a remote source.
-        (
-            PackError::Remote(_),
-            _,
-            Source::Nothing | Source::Slices | Source::Inline | Source::Found(..),
-        ) => {
-            warn_on_once!(true);
-            Failed::Stream(Fault::Local, None)
-        }
-    }
 }
 
 /// Writes the parts of one FPDU into the batch, with the Markers between them.
@@ -537,8 +494,8 @@ impl<I: Iterator<Item = Marker>> MarkerWriter<'_, I> {
     fn write(
         &mut self,
         len: usize,
-        mut f: impl FnMut(&mut TxBatch, usize, usize) -> Result<(), PackError>,
-    ) -> Result<(), PackError> {
+        mut f: impl FnMut(&mut TxBatch, usize, usize) -> Result<(), NotPacked>,
+    ) -> Result<(), NotPacked> {
         let mut done = 0;
         while done < len {
             let mut run = len - done;
@@ -560,23 +517,13 @@ impl<I: Iterator<Item = Marker>> MarkerWriter<'_, I> {
     }
 }
 
-/// Why an FPDU could not be packed.
-enum PackError {
-    Absent,
-    Local(WcStatus),
-    Remote(Fault),
-    Memory,
-    /// A contradiction in the driver's own state, of which a warning tells.
-    Inconsistent,
-}
-
 /// Appends the `len` octets at `at` of a header, a trailer, an inline payload or a copy.
 #[inline]
-fn put_piece(batch: &mut TxBatch, octets: &[u8], at: usize, len: usize) -> Result<(), PackError> {
+fn put_piece(batch: &mut TxBatch, octets: &[u8], at: usize, len: usize) -> Result<(), NotPacked> {
     let piece = at.checked_add(len).and_then(|end| octets.get(at..end));
     // The plan cuts within the message, and a copy covers its FPDU.
     if warn_on_once!(piece.is_none()) {
-        return Err(PackError::Inconsistent);
+        return Err(NotPacked::Inconsistent);
     }
     put(batch, piece.unwrap_or_default())
 }
@@ -591,21 +538,21 @@ fn trailer(batch: &TxBatch, start: Mark, crc: Crc) -> [u8; mpa::CRC_LEN] {
 }
 
 #[inline]
-fn put(batch: &mut TxBatch, octets: &[u8]) -> Result<(), PackError> {
-    batch.put(octets).map_err(|_| PackError::Memory)
+fn put(batch: &mut TxBatch, octets: &[u8]) -> Result<(), NotPacked> {
+    batch.put(octets).map_err(|_| NotPacked::Memory)
 }
 
 #[cold]
-fn put_found(batch: &mut TxBatch, octets: &[u8], at: u32, len: usize) -> Result<(), PackError> {
+fn put_found(batch: &mut TxBatch, octets: &[u8], at: u32, len: usize) -> Result<(), NotPacked> {
     put_piece(batch, octets, at as usize, len)
 }
 
 #[inline]
-fn pad(batch: &mut TxBatch, len: usize) -> Result<(), PackError> {
+fn pad(batch: &mut TxBatch, len: usize) -> Result<(), NotPacked> {
     if len == 0 {
         return Ok(());
     }
-    batch.put_zeroes(len).map_err(|_| PackError::Memory)
+    batch.put_zeroes(len).map_err(|_| NotPacked::Memory)
 }
 
 #[kernel::prelude::kunit_tests(riwarp_pack)]

@@ -73,6 +73,8 @@ use crate::{
     }, //
 };
 
+use super::pack::NotPacked;
+
 /// What the transmit task of a queue pair waits for.
 #[derive(Default)]
 pub(crate) enum PagingOut {
@@ -129,55 +131,38 @@ pub(crate) enum PayloadSource {
 /// A fetched payload, or why it could not be fetched.
 pub(crate) struct FetchedPayload {
     place: PayloadKey,
-    octets: Result<KVVec<u8>, NotFound>,
+    octets: Result<KVVec<u8>, NotPacked>,
 }
 
-/// Why a payload could not be fetched.
-#[derive(Clone, Copy)]
-pub(crate) enum NotFound {
-    Local(WcStatus),
-    Remote(Fault),
-}
-
-/// Result of a lookup of a payload.
-pub(super) enum Lookup {
-    /// It was fetched.
-    FetchedPayload(KVVec<u8>),
-    /// It cannot be fetched.
-    Failed(NotFound),
-    /// The work item fetches it, or something else before it, and then runs the transmit task.
-    Wanted,
-    /// The request to fetch it could not be allocated.
-    NoMemory,
-}
-
-/// Looks up a fetched payload. If it is missing, the work item is to fetch it from `origin()`,
-/// unless it is busy; the caller queues it ([`After::FetchOut`]).
+/// Returns a fetched payload. If it is missing, the work item is to fetch it from `origin()`, unless
+/// it is busy; the caller queues it ([`After::FetchOut`]).
+///
+/// # Errors
+///
+/// * [`NotPacked::Absent`]: the work item fetches it, or something else before it, and then runs the
+///   transmit task.
+/// * [`NotPacked::Memory`]: the request to fetch it cannot be allocated.
+/// * [`NotPacked::Local`] or [`NotPacked::Remote`]: it cannot be fetched.
 pub(super) fn found_or_wanted(
     qp: &QpShared,
     place: PayloadKey,
     origin: impl FnOnce() -> PayloadSource,
-) -> Lookup {
+) -> Result<KVVec<u8>, NotPacked> {
     let _drop_outside_lock;
     let mut state = qp.paging_out.lock();
     match core::mem::take(&mut *state) {
         PagingOut::Found(found) if found.place.covers(&place) => {
             drop(state);
-            return match found.octets {
-                Ok(octets) => Lookup::FetchedPayload(octets),
-                Err(why) => Lookup::Failed(why),
-            };
+            return found.octets;
         }
         busy @ (PagingOut::Busy | PagingOut::Outdated | PagingOut::Wanted(_)) => *state = busy,
         stale @ (PagingOut::Idle | PagingOut::Found(_)) => {
             _drop_outside_lock = stale;
-            let Ok(origin) = KBox::new(origin(), GFP_ATOMIC) else {
-                return Lookup::NoMemory;
-            };
+            let origin = KBox::new(origin(), GFP_ATOMIC).map_err(|_| NotPacked::Memory)?;
             *state = PagingOut::Wanted(Need::Payload(place, origin));
         }
     }
-    Lookup::Wanted
+    Err(NotPacked::Absent)
 }
 
 /// Has the work item carry out an atomic operation, now or later. The caller carries out what is
@@ -278,21 +263,21 @@ impl QpShared {
     /// Fetches a payload. Whether the copy's buffer or a page cannot be allocated, the stream ends
     /// the same way.
     #[inline(never)] // A test makes allocations fail below this function.
-    fn fetch(&self, place: &PayloadKey, origin: &PayloadSource) -> Result<KVVec<u8>, NotFound> {
+    fn fetch(&self, place: &PayloadKey, origin: &PayloadSource) -> Result<KVVec<u8>, NotPacked> {
         match origin {
             PayloadSource::Slices(slices) => {
                 self.fetch_slices(place, slices).map_err(|why| match why {
-                    NotCopied::Refused(status) => NotFound::Local(status),
+                    NotCopied::Refused(status) => NotPacked::Local(status),
                     // Fetched pages are pinned.
                     NotCopied::Absent(_) => {
                         warn_on_once!(true);
-                        NotFound::Local(WcStatus::LocalProtection)
+                        NotPacked::Local(WcStatus::LocalProtection)
                     }
                 })
             }
             PayloadSource::Remote(region, request) => self
                 .fetch_remote(region, &request.after(place.offset), place.len)
-                .map_err(NotFound::Remote),
+                .map_err(NotPacked::Remote),
         }
     }
 

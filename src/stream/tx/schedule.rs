@@ -97,15 +97,6 @@ mod tests;
 /// Maximum number of requests carried out without a message before the task yields.
 const WITHOUT_MESSAGE: u32 = 64;
 
-/// What became of a dequeued request.
-#[derive(Debug, PartialEq, Eq)]
-enum RequestOutcome {
-    /// It became the current message.
-    Message,
-    /// It was carried out without a message.
-    Done,
-}
-
 /// What became of an atomic operation of the peer.
 #[derive(Debug, PartialEq, Eq)]
 enum Operated {
@@ -216,17 +207,18 @@ impl TxStream {
         }
         // A process may post such requests as fast as they are carried out.
         for _ in 0..WITHOUT_MESSAGE {
-            match self.try_request(qp)? {
-                RequestOutcome::Message => return Ok(()),
-                RequestOutcome::Done => {}
+            self.try_request(qp)?;
+            if self.current.is_some() {
+                return Ok(());
             }
         }
         Err(Pause::Yield)
     }
 
-    /// Dequeues a request and starts it.
+    /// Dequeues a request and starts it: it becomes the current message, or is carried out without
+    /// one.
     #[inline(never)]
-    fn try_request(&mut self, qp: &QpShared) -> Result<RequestOutcome, Pause> {
+    fn try_request(&mut self, qp: &QpShared) -> Result<(), Pause> {
         let taken = match self.held.take() {
             Some(slot) => Taken::Wr(slot),
             None => qp.sq.take(&mut self.wr),
@@ -248,16 +240,13 @@ impl TxStream {
                 return Err(Pause::Drained)
             }
             // A Read was answered meanwhile.
-            Taken::Full => return Ok(RequestOutcome::Done),
+            Taken::Full => return Ok(()),
         };
         if let Err(status) = begun {
             self.after.add(qp.refuse(slot, status));
             return Err(Pause::Drained);
         }
-        Ok(match self.current {
-            Some(_) => RequestOutcome::Message,
-            None => RequestOutcome::Done,
-        })
+        Ok(())
     }
 
     /// Turns the request into the current message, or carries it out if it needs none.
