@@ -918,6 +918,29 @@ mod tests {
     }
 
     #[test]
+    fn search_is_limited_by_the_first_request_posted() -> Result {
+        let bench = Bench::new()?;
+        let qp = bench.qp(4, &bench.cq(4)?)?;
+        let mut inner = search(&bench, &qp)?;
+        inner.pair.send_psn = Some(Psn::new(1));
+        let search = OobSearch::enter(&bench.rdma.cm, inner)?;
+        qp.set_retry_timeout(Some(60_000));
+        qp.shared.enter(QpPhase::Waiting);
+        let is_limited = || {
+            let inner = search.inner.lock();
+            inner.as_ref().is_some_and(|inner| inner.deadline.is_some())
+        };
+        let before = is_limited();
+        post_send::<Riwarp, _>(&[7], |wrs| qp.post_send(wrs))?;
+        bench.device.queues.flush_tx();
+        bench.device.queues.stream.flush();
+        let after = is_limited();
+        bench.destroy(&qp);
+        assert_eq!((before, after), (false, true));
+        Ok(())
+    }
+
+    #[test]
     fn a_call_asks_for_the_depth_that_was_set() -> Result {
         for ord in [0, 1, 7, 128] {
             assert_eq!(asked_for(DeviceKind::Rxe, ord), Ok(ord.into()));
