@@ -291,6 +291,15 @@ impl Region {
         self.body.try_access_bh_off(off).map(RegionGuard)
     }
 
+    /// As [`Region::try_access_bh_off`] with `off`, else as [`Region::try_access`].
+    #[inline(always)]
+    pub(crate) fn open<'a>(&'a self, off: Option<BhOff<'a>>) -> Option<RegionGuard<'a>> {
+        match off {
+            Some(off) => self.try_access_bh_off(off),
+            None => self.try_access(),
+        }
+    }
+
     /// Returns what the checks of the protocol need, for a stream.
     ///
     /// May be outdated at once; before a copy use [`Region::view_inside`].

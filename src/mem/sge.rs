@@ -19,10 +19,6 @@ use kernel::{
 };
 use kernel_ext::{
     mm::mem_map::Memory,
-    net::{
-        Inbound,
-        TxBatch, //
-    },
     rdma::wr::WcStatus,
     sync::BhOff, //
 };
@@ -108,101 +104,85 @@ pub(crate) struct Slice {
     pub(crate) len: u32,
 }
 
+/// How a local work request accesses memory.
+#[derive(Clone, Copy)]
+pub(crate) struct SgeAccess<'a> {
+    pd: PdId,
+    usage: LocalUse,
+    /// Of the region of all elements; [`None`] if each copy is to access its region.
+    inside: Option<&'a RegionGuard<'a>>,
+    /// Present if the caller has bottom halves off.
+    off: Option<BhOff<'a>>,
+}
+
+impl<'a> SgeAccess<'a> {
+    /// Reads octets, for the protection domain `pd`.
+    #[inline(always)]
+    pub(crate) fn source(pd: PdId) -> Self {
+        Self {
+            pd,
+            usage: LocalUse::Source,
+            inside: None,
+            off: None,
+        }
+    }
+
+    /// Places octets, for the protection domain `pd`.
+    #[inline(always)]
+    pub(crate) fn sink(pd: PdId, off: BhOff<'a>) -> Self {
+        Self {
+            pd,
+            usage: LocalUse::Sink,
+            inside: None,
+            off: Some(off),
+        }
+    }
+
+    /// Returns the same for elements that all are pieces of the region of this guard.
+    #[inline(always)]
+    pub(crate) fn under<'b>(self, inside: &'b RegionGuard<'b>) -> SgeAccess<'b>
+    where
+        'a: 'b,
+    {
+        SgeAccess {
+            inside: Some(inside),
+            ..self
+        }
+    }
+}
+
 impl Slice {
-    /// Copies `len` octets from `offset` on into the batch.
-    fn copy_to_batch(
-        &self,
-        pd: PdId,
-        offset: u32,
-        len: usize,
-        batch: &mut TxBatch,
-    ) -> Result<(), NotCopied> {
-        let inside = self.region.try_access().ok_or(WcStatus::LocalProtection)?;
-        self.copy_inside(&inside, pd, offset, len, batch)
-    }
-
-    /// As [`Slice::copy_to_batch`], under an access of the caller.
-    #[inline]
-    fn copy_inside(
-        &self,
-        inside: &RegionGuard<'_>,
-        pd: PdId,
-        offset: u32,
-        len: usize,
-        batch: &mut TxBatch,
-    ) -> Result<(), NotCopied> {
-        self.inside(inside, pd, LocalUse::Source, offset, len, |memory, at| {
-            memory.copy_to_batch(at, len, batch)
-        })
-    }
-
-    /// Places the `len` octets at `pos` of the received data, from `offset` on.
+    /// Checks the `len` octets from `offset` on, and calls `copy(inside, offset in the region)`
+    /// while the region is accessible.
     ///
     /// # Errors
     ///
-    /// The region was revoked meanwhile, its rights changed, or its memory is not present.
-    pub(crate) fn place(
+    /// [`WcStatus::LocalProtection`] if the region was revoked meanwhile or may not be used so; as
+    /// `copy`.
+    #[inline(always)]
+    pub(crate) fn copy<E: From<WcStatus>>(
         &self,
-        pd: PdId,
+        access: SgeAccess<'_>,
         offset: u32,
-        inbound: &mut Inbound<'_>,
-        pos: usize,
         len: usize,
-        off: BhOff<'_>,
-    ) -> Result<(), NotCopied> {
-        let inside = self.region.try_access_bh_off(off);
-        let inside = inside.ok_or(WcStatus::LocalProtection)?;
-        self.place_inside(&inside, pd, offset, inbound, pos, len)
-    }
-
-    /// As [`Slice::place`], under an access of the caller.
-    #[inline]
-    pub(crate) fn place_inside(
-        &self,
-        inside: &RegionGuard<'_>,
-        pd: PdId,
-        offset: u32,
-        inbound: &mut Inbound<'_>,
-        pos: usize,
-        len: usize,
-    ) -> Result<(), NotCopied> {
-        self.inside(inside, pd, LocalUse::Sink, offset, len, |memory, at| {
-            memory.copy_from_inbound(at, inbound, pos, len)
-        })
-    }
-
-    /// Places the `len` octets at `pos` at the front. Checks all of the slice, also what lies
-    /// behind them.
-    fn place_first(
-        &self,
-        pd: PdId,
-        inbound: &mut Inbound<'_>,
-        pos: usize,
-        len: usize,
-        off: BhOff<'_>,
-    ) -> Result<(), NotCopied> {
-        // CAST: 32 bits fit.
-        let (inside, all) = (self.region.try_access_bh_off(off), self.len as usize);
-        let inside = inside.ok_or(WcStatus::LocalProtection)?;
-        self.inside(&inside, pd, LocalUse::Sink, 0, all, |memory, at| {
-            if len > all {
-                return Err(EFAULT);
+        copy: impl FnOnce(&RegionGuard<'_>, u64) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let refused = WcStatus::LocalProtection;
+        let opened;
+        let inside = match access.inside {
+            Some(inside) => inside,
+            None => {
+                opened = self.region.open(access.off).ok_or(refused)?;
+                &opened
             }
-            memory.copy_from_inbound(at, inbound, pos, len)
-        })
-    }
-
-    /// Places octets of a private buffer at the front.
-    ///
-    /// # Errors
-    ///
-    /// As [`Slice::place`].
-    pub(crate) fn put(&self, pd: PdId, octets: &[u8], off: BhOff<'_>) -> Result<(), NotCopied> {
-        let (inside, len) = (self.region.try_access_bh_off(off), octets.len());
-        let inside = inside.ok_or(WcStatus::LocalProtection)?;
-        self.inside(&inside, pd, LocalUse::Sink, 0, len, |memory, at| {
-            memory.write(at, octets)
-        })
+        };
+        let addr = self.addr.checked_add(u64::from(offset)).ok_or(refused)?;
+        let octets = u32::try_from(len).map_err(|_| refused)?;
+        let SgeAccess { pd, usage, .. } = access;
+        let at = self
+            .region
+            .check_local_inside(inside, self.key, pd, addr, octets, usage)?;
+        copy(inside, at)
     }
 
     /// Returns the key that the work request named.
@@ -213,26 +193,6 @@ impl Slice {
     /// Returns the I/O virtual address of the first octet.
     pub(crate) fn addr(&self) -> u64 {
         self.addr
-    }
-
-    /// Checks again and copies, under one guard of the region.
-    #[inline]
-    pub(crate) fn inside(
-        &self,
-        inside: &RegionGuard<'_>,
-        pd: PdId,
-        usage: LocalUse,
-        offset: u32,
-        len: usize,
-        copy: impl FnOnce(&Memory, u64) -> Result,
-    ) -> Result<(), NotCopied> {
-        let refused = WcStatus::LocalProtection;
-        let addr = self.addr.checked_add(u64::from(offset)).ok_or(refused)?;
-        let len = u32::try_from(len).map_err(|_| refused)?;
-        let at = self
-            .region
-            .check_local_inside(inside, self.key, pd, addr, len, usage)?;
-        copy(inside.memory(), at).map_err(NotCopied::from)
     }
 }
 
@@ -357,71 +317,52 @@ impl Slices {
         self.list.iter().take(self.used).flatten()
     }
 
-    /// Copies the `len` octets at `offset` of the list into the batch.
-    #[inline]
-    pub(crate) fn copy_to_batch(
+    /// Checks the `len` octets at `offset` of the list, and copies each piece of them by
+    /// `copy(memory, offset in it, octets, octets done before)` while its region is accessible.
+    ///
+    /// # Errors
+    ///
+    /// As [`Slice::copy`]; also if the list is shorter.
+    #[inline(always)]
+    pub(crate) fn copy(
         &self,
-        pd: PdId,
+        access: SgeAccess<'_>,
         offset: u32,
         len: usize,
-        batch: &mut TxBatch,
+        mut copy: impl FnMut(&Memory, u64, usize, usize) -> Result,
     ) -> Result<(), NotCopied> {
-        if self.used > 1 {
+        // Usually the range is a piece of the first slice.
+        match self.first_with(offset, len) {
+            Some(slice) => slice.copy(access, offset, len, |inside, at| {
+                Ok(copy(inside.memory(), at, len, 0)?)
+            }),
+            None => self.copy_pieces(access, offset, len, copy),
+        }
+    }
+
+    /// The general case of [`Slices::copy`].
+    #[inline(never)]
+    fn copy_pieces(
+        &self,
+        access: SgeAccess<'_>,
+        offset: u32,
+        len: usize,
+        mut copy: impl FnMut(&Memory, u64, usize, usize) -> Result,
+    ) -> Result<(), NotCopied> {
+        let opened;
+        let mut shared: SgeAccess<'_> = access;
+        if access.inside.is_none() && self.used > 1 {
             if let Some(region) = self.only_region() {
-                let inside = region.try_access().ok_or(WcStatus::LocalProtection)?;
-                return self.copy_inside(&inside, pd, offset, len, batch);
+                let inside = region.open(access.off);
+                opened = inside.ok_or(WcStatus::LocalProtection)?;
+                shared = access.under(&opened);
             }
         }
-        self.each_piece(offset, len, |slice, at, piece, _| {
-            slice.copy_to_batch(pd, at, piece, batch)
-        })
-    }
-
-    /// As [`Slices::copy_to_batch`], under an access of the caller to [`Slices::only_region`].
-    #[inline]
-    pub(crate) fn copy_inside(
-        &self,
-        inside: &RegionGuard<'_>,
-        pd: PdId,
-        offset: u32,
-        len: usize,
-        batch: &mut TxBatch,
-    ) -> Result<(), NotCopied> {
-        self.each_piece(offset, len, |slice, at, piece, _| {
-            slice.copy_inside(inside, pd, at, piece, batch)
-        })
-    }
-
-    /// Checks a list of one element from [`Slices::find`], and places the `len` octets at `pos` at
-    /// its front.
-    pub(crate) fn place_first(
-        &self,
-        pd: PdId,
-        inbound: &mut Inbound<'_>,
-        pos: usize,
-        len: usize,
-        off: BhOff<'_>,
-    ) -> Result<(), NotCopied> {
-        match &self.list {
-            [Some(slice), ..] if self.used == 1 => slice.place_first(pd, inbound, pos, len, off),
-            _ => Err(NotCopied::Refused(WcStatus::LocalProtection)),
-        }
-    }
-
-    /// Places the `len` octets at `pos` of the received data at `offset` of the list.
-    pub(crate) fn place(
-        &self,
-        pd: PdId,
-        offset: u32,
-        inbound: &mut Inbound<'_>,
-        pos: usize,
-        len: usize,
-        off: BhOff<'_>,
-    ) -> Result<(), NotCopied> {
-        self.each_piece(offset, len, |slice, at, piece, done| {
-            let pos = pos.checked_add(done).ok_or(WcStatus::LocalProtection)?;
+        self.walk(offset, len, |slice, offset, piece, done| {
             slice
-                .place(pd, at, inbound, pos, piece, off)
+                .copy(shared, offset, piece, |inside, at| {
+                    copy(inside.memory(), at, piece, done).map_err(NotCopied::from)
+                })
                 .map_err(|why| match why {
                     NotCopied::Absent(_) => NotCopied::Absent(done),
                     refused @ NotCopied::Refused(_) => refused,
@@ -439,28 +380,14 @@ impl Slices {
             .filter(|slice| self.used != 0 && len != 0 && end <= u64::from(slice.len))
     }
 
-    /// Does what [`Slices::walk`] does; usually the range is a piece of the first slice.
-    #[inline]
-    fn each_piece(
-        &self,
-        offset: u32,
-        len: usize,
-        mut f: impl FnMut(&Slice, u32, usize, usize) -> Result<(), NotCopied>,
-    ) -> Result<(), NotCopied> {
-        match self.first_with(offset, len) {
-            Some(slice) => f(slice, offset, len, 0),
-            None => self.walk(offset, len, f),
-        }
-    }
-
     /// Calls `f(slice, offset in the slice, octets, octets done before)` for each piece of a range.
-    #[inline(never)]
-    pub(crate) fn walk(
+    #[inline]
+    pub(crate) fn walk<E: From<WcStatus>>(
         &self,
         offset: u32,
         len: usize,
-        mut f: impl FnMut(&Slice, u32, usize, usize) -> Result<(), NotCopied>,
-    ) -> Result<(), NotCopied> {
+        mut f: impl FnMut(&Slice, u32, usize, usize) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut skip = offset;
         let mut done = 0;
         for slice in self.iter() {
@@ -480,7 +407,7 @@ impl Slices {
         if done == len {
             Ok(())
         } else {
-            Err(NotCopied::Refused(WcStatus::LocalProtection))
+            Err(WcStatus::LocalProtection.into())
         }
     }
 }

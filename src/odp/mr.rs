@@ -95,6 +95,26 @@ impl Wanted {
         })
     }
 
+    /// Calls `copy(memory, offset)` for the range: in what was fetched, if that is this range, else
+    /// in the region, under the guard that it was named under.
+    ///
+    /// Context: any.
+    ///
+    /// # Errors
+    ///
+    /// As `copy`, `EAGAIN` if memory is absent; as [`Wanted::fetch`].
+    pub(crate) fn copy(
+        &self,
+        inside: &RegionGuard<'_>,
+        fetched: Option<&Fetched>,
+        copy: impl FnOnce(&Memory, u64) -> Result,
+    ) -> Result {
+        match fetched.and_then(|fetched| fetched.memory_of(self)) {
+            Some(memory) => copy(memory?, 0),
+            None => copy(inside.memory(), self.at),
+        }
+    }
+
     /// Returns the paged memory and the offset in it.
     fn paged(&self) -> Option<(Arc<Paged>, u64)> {
         let inside = self.region.try_access()?;

@@ -15,6 +15,7 @@ mod sge {
     use kernel_ext::{
         crc32c,
         mm::shared_ring::SharedMem,
+        net::TxBatch,
         rdma::{
             bench::kernel_owned,
             types::AccessFlags, //
@@ -86,7 +87,7 @@ mod sge {
         ) -> bool {
             let mut batch = TxBatch::new();
             let mark = batch.mark();
-            let copied = slices.copy_to_batch(self.pd(), offset, len, &mut batch);
+            let copied = to_batch(slices, self.pd(), offset, len, &mut batch);
             let mut crc = crc32c::INIT;
             for (at, count) in expected {
                 for n in 0..*count {
@@ -95,6 +96,29 @@ mod sge {
             }
             copied == Ok(()) && batch.len() == len && batch.crc32c_since(mark, crc32c::INIT) == crc
         }
+    }
+
+    fn to_batch(
+        slices: &Slices,
+        pd: PdId,
+        offset: u32,
+        len: usize,
+        batch: &mut TxBatch,
+    ) -> Result<(), NotCopied> {
+        let access = SgeAccess::source(pd);
+        slices.copy(access, offset, len, |memory, at, piece, _| {
+            memory.copy_to_batch(at, piece, batch)
+        })
+    }
+
+    /// Places octets at the front.
+    fn put(slice: &Slice, pd: PdId, octets: &[u8]) -> Result<(), NotCopied> {
+        BhOff::run(|off| {
+            let access = SgeAccess::sink(pd, off);
+            slice.copy(access, 0, octets.len(), |inside, at| {
+                Ok(inside.memory().write(at, octets)?)
+            })
+        })
     }
 
     #[test]
@@ -151,7 +175,7 @@ mod sge {
             assert_eq!(rig.resolve(&mut slices, &list), Ok(()));
             for (offset, len) in [(0, 101), (99, 2), (100, 1), (u32::MAX, 1), (1, usize::MAX)] {
                 let mut batch = TxBatch::new();
-                let copied = slices.copy_to_batch(rig.pd(), offset, len, &mut batch);
+                let copied = to_batch(&slices, rig.pd(), offset, len, &mut batch);
                 assert_eq!(copied, Err(NotCopied::Refused(WcStatus::LocalProtection)));
             }
         }
@@ -181,7 +205,7 @@ mod sge {
             let len = all.iter().map(|(_, len)| len).sum();
             assert!(rig.copies(&slices, (0, len), &all));
             let mut batch = TxBatch::new();
-            let more = slices.copy_to_batch(rig.pd(), 0, len + 1, &mut batch);
+            let more = to_batch(&slices, rig.pd(), 0, len + 1, &mut batch);
             assert!(more.is_err());
         }
         assert!(slices.take_first().is_none());
@@ -240,7 +264,7 @@ mod sge {
             // Each copy reports the error.
             assert_eq!(rig.resolve(&mut slices, &list), Ok(()));
             let slice = slices.take_first().ok_or(EINVAL)?;
-            let put = BhOff::run(|off| slice.put(rig.pd(), &[0xff; 8], off));
+            let put = put(&slice, rig.pd(), &[0xff; 8]);
             assert_eq!(put, expected.map_err(NotCopied::Refused));
             let found: u64 = rig.memory.copy_out(8).ok_or(EINVAL)?;
             assert!((found == u64::MAX) == expected.is_ok());
@@ -262,11 +286,11 @@ mod sge {
         // A list that was resolved before cannot use it ...
         let refused = Err(NotCopied::Refused(WcStatus::LocalProtection));
         let mut batch = TxBatch::new();
-        let copied = slices.copy_to_batch(rig.pd(), 0, 8, &mut batch);
+        let copied = to_batch(&slices, rig.pd(), 0, 8, &mut batch);
         assert_eq!(copied, refused);
         assert!(batch.is_empty());
         let slice = slices.clone().take_first().ok_or(EINVAL)?;
-        let put = BhOff::run(|off| slice.put(rig.pd(), &[0xff; 8], off));
+        let put = put(&slice, rig.pd(), &[0xff; 8]);
         assert_eq!(put, refused);
         assert!(rig.memory.copy_out(0) != Some(u64::MAX));
         // ... and the cache does not return it.

@@ -10,7 +10,6 @@ use iwarp::{
     fault::Fault,
     lifecycle::Event,
     receiver::{
-        PayloadSpan,
         Queued,
         TaggedSegment, //
     }, //
@@ -27,13 +26,9 @@ use super::{
     RxStream,
     Stop, //
 };
-use crate::mem::{
-    mr::RegionGuard,
-    pd::PdId,
-    sge::{
-        NotCopied,
-        Slice, //
-    }, //
+use crate::mem::sge::{
+    SgeAccess,
+    Slice, //
 };
 
 impl RxStream {
@@ -49,8 +44,13 @@ impl RxStream {
         if payload.len != 0 {
             // Only a Read of no octets has none, and its Response with a payload was refused.
             let sink = sink_of(sink)?;
-            let piece = PayloadPiece::of(fpdu, payload, placement.offset);
-            if let Err(why) = round.place(&sink, round.qp.pd(), &piece) {
+            let access = SgeAccess::sink(round.qp.pd(), round.off);
+            let (pos, len) = (fpdu.payload_pos(payload), usize::from(payload.len));
+            let placed = sink.copy(access, placement.offset, len, |inside, at| {
+                let memory = inside.memory();
+                Ok(memory.copy_from_inbound(at, round.inbound, pos, len)?)
+            });
+            if let Err(why) = placed {
                 let step = DeferredCopy::Response(placement, sink, payload);
                 return Err(self.put_off_answer(round, why, step));
             }
@@ -68,7 +68,12 @@ impl RxStream {
         let (original, sink) = round.qp.sq.atomic_response(response)?;
         // The transmit task sends no atomic operation without one.
         let sink = sink_of(sink)?;
-        if let Err(why) = sink.put(round.qp.pd(), &original.to_ne_bytes(), round.off) {
+        let access = SgeAccess::sink(round.qp.pd(), round.off);
+        let octets = original.to_ne_bytes();
+        let placed = sink.copy(access, 0, octets.len(), |inside, at| {
+            Ok(inside.memory().write(at, &octets)?)
+        });
+        if let Err(why) = placed {
             return Err(self.put_off_answer(round, why, DeferredCopy::Original(original, sink)));
         }
         round.answered(true);
@@ -83,54 +88,7 @@ fn sink_of(sink: Option<Slice>) -> Result<Slice, Fault> {
     sink.ok_or(Fault::LocalPlacement)
 }
 
-/// A part of an FPDU's payload, and its destination.
-pub(super) struct PayloadPiece {
-    /// Offset in the buffer.
-    pub(super) offset: u32,
-    /// Offset in TCP's receive queue.
-    pub(super) pos: usize,
-    /// Length in octets.
-    pub(super) len: usize,
-}
-
-impl PayloadPiece {
-    /// Returns the payload of an FPDU, for `offset` in the buffer.
-    #[inline(always)]
-    pub(super) fn of(fpdu: &Fpdu, payload: PayloadSpan, offset: u32) -> Self {
-        Self {
-            offset,
-            pos: fpdu.payload_pos(payload),
-            len: usize::from(payload.len),
-        }
-    }
-}
-
 impl RxRound<'_, '_> {
-    /// Copies octets from TCP into an element of a scatter/gather list, if the domain allows it.
-    #[inline(always)]
-    pub(super) fn place(
-        &mut self,
-        sink: &Slice,
-        pd: PdId,
-        piece: &PayloadPiece,
-    ) -> Result<(), NotCopied> {
-        let PayloadPiece { offset, pos, len } = *piece;
-        sink.place(pd, offset, self.inbound, pos, len, self.off)
-    }
-
-    /// As [`RxRound::place`], under the caller's access to the element's region.
-    #[inline(always)]
-    pub(super) fn place_inside(
-        &mut self,
-        sink: &Slice,
-        inside: &RegionGuard<'_>,
-        pd: PdId,
-        piece: &PayloadPiece,
-    ) -> Result<(), NotCopied> {
-        let PayloadPiece { offset, pos, len } = *piece;
-        sink.place_inside(inside, pd, offset, self.inbound, pos, len)
-    }
-
     /// Counts an FPDU that answers the oldest outstanding Read or atomic operation; the last one
     /// completes the operation.
     pub(super) fn answered(&mut self, last: bool) {

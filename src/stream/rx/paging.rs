@@ -14,8 +14,6 @@
 //! Context: deferring: softirq, or process with the socket locked. Resuming: process, the socket
 //! locked.
 
-use core::ops::Range;
-
 use iwarp::{
     actions::After,
     fault::Fault,
@@ -36,7 +34,6 @@ use kernel_ext::{
 };
 
 use super::{
-    answers::PayloadPiece,
     fpdu::{
         Fpdu,
         FRONT_MAX, //
@@ -49,9 +46,9 @@ use super::{
 use crate::{
     mem::{
         mr::LocalUse,
-        pd::PdId,
         sge::{
             NotCopied,
+            SgeAccess,
             Slice, //
         }, //
     },
@@ -85,6 +82,12 @@ enum Halt {
     Refused(WcStatus),
     /// The FPDU is at fault.
     Fault(Fault),
+}
+
+impl From<WcStatus> for Halt {
+    fn from(status: WcStatus) -> Self {
+        Self::Refused(status)
+    }
 }
 
 impl From<Fault> for Halt {
@@ -200,39 +203,39 @@ impl RxStream {
             DeferredCopy::Write(segment) => self.finish_write(round, fpdu, segment, fetched),
             DeferredCopy::Send(segment, placement) => {
                 let qp = round.qp;
-                let pd = qp.receive_pd();
+                let access = SgeAccess::sink(qp.receive_pd(), round.off);
                 round.after.insert(After::NotifyCompletions);
                 let payload = segment.payload;
                 let len = usize::from(payload.len);
                 let incoming = &mut self.incoming;
-                while *done < len {
-                    // CAST: less than the payload of one FPDU. NO-OVERFLOW: inside the message.
-                    let offset = placement.offset + *done as u32;
-                    let piece = incoming.buffer.first_piece(offset, len - *done);
-                    let (slice, offset, len) =
-                        piece.ok_or(Halt::Refused(WcStatus::LocalProtection))?;
-                    let pos = fpdu.payload_pos(payload) + *done;
-                    round.place_piece(&slice, pd, &PayloadPiece { offset, pos, len }, fetched)?;
-                    *done += len;
-                }
+                let pos = fpdu.payload_pos(payload);
+                // CAST: less than the payload of one FPDU. NO-OVERFLOW: inside the message.
+                let (offset, left) = (placement.offset + *done as u32, len - *done);
+                incoming.buffer.walk(offset, left, |slice, at, piece, _| {
+                    let pos = pos + *done;
+                    place_deferred(slice, access, at, piece, fetched, |memory, at| {
+                        memory.copy_from_inbound(at, round.inbound, pos, piece)
+                    })?;
+                    *done += piece;
+                    Ok::<_, Halt>(())
+                })?;
                 Ok(incoming.deliver(qp, *placement, segment)?)
             }
             DeferredCopy::Response(placement, sink, payload) => {
-                let piece = PayloadPiece {
-                    offset: placement.offset,
-                    pos: fpdu.payload_pos(*payload),
-                    len: usize::from(payload.len),
-                };
-                round.place_piece(sink, round.qp.pd(), &piece, fetched)?;
+                let access = SgeAccess::sink(round.qp.pd(), round.off);
+                let pos = fpdu.payload_pos(*payload);
+                let (offset, len) = (placement.offset, usize::from(payload.len));
+                place_deferred(sink, access, offset, len, fetched, |memory, at| {
+                    memory.copy_from_inbound(at, round.inbound, pos, len)
+                })?;
                 round.answered(placement.complete);
                 Ok(())
             }
             DeferredCopy::Original(original, sink) => {
                 let octets = original.to_ne_bytes();
-                let (pd, off) = (round.qp.pd(), round.off);
-                with_fetched(pd, sink, 0..octets.len(), fetched, |memory| match memory {
-                    Some(memory) => sink.put_in(memory, pd, &octets),
-                    None => sink.put(pd, &octets, off),
+                let access = SgeAccess::sink(round.qp.pd(), round.off);
+                place_deferred(sink, access, 0, octets.len(), fetched, |memory, at| {
+                    memory.write(at, &octets)
                 })?;
                 round.answered(true);
                 Ok(())
@@ -256,10 +259,9 @@ impl RxStream {
         let mut wants = None;
         let placed = round.inside_target(region, segment, |inside, at, inbound| {
             let wanted = wants.insert(Wanted::new(region, inside, at, len, LocalUse::Sink));
-            match fetched.and_then(|fetched| fetched.memory_of(wanted)) {
-                Some(memory) => memory?.copy_from_inbound(0, inbound, pos, len),
-                None => inside.memory().copy_from_inbound(at, inbound, pos, len),
-            }
+            wanted.copy(inside, fetched, |memory, at| {
+                memory.copy_from_inbound(at, inbound, pos, len)
+            })
         })?;
         match (placed, wants) {
             (Ok(()), _) => Ok(()),
@@ -271,43 +273,22 @@ impl RxStream {
     }
 }
 
-impl RxRound<'_, '_> {
-    /// Places octets in a part of a scatter/gather list.
-    fn place_piece(
-        &mut self,
-        slice: &Slice,
-        pd: PdId,
-        piece: &PayloadPiece,
-        fetched: Option<&Fetched>,
-    ) -> Result<(), Halt> {
-        let PayloadPiece { offset, pos, len } = *piece;
-        // CAST: widens; 64-bit machines only.
-        let range = offset as usize..offset as usize + len;
-        with_fetched(pd, slice, range, fetched, |memory| match memory {
-            Some(memory) => slice.place_in(memory, pd, offset, self.inbound, pos, len),
-            None => self.place(slice, pd, piece),
-        })
-    }
-}
-
-/// Calls `copy` with the fetched memory, if that is the range of the slice to copy to now.
-fn with_fetched(
-    pd: PdId,
+/// Places octets in a part of a scatter/gather list by `copy(memory, offset)`: in the fetched
+/// memory, if that is this part.
+fn place_deferred(
     slice: &Slice,
-    range: Range<usize>,
+    access: SgeAccess<'_>,
+    offset: u32,
+    len: usize,
     fetched: Option<&Fetched>,
-    copy: impl FnOnce(Option<&Memory>) -> Result<(), NotCopied>,
+    copy: impl FnOnce(&Memory, u64) -> Result,
 ) -> Result<(), Halt> {
-    // CAST: below 2^32, since it comes from the callers' offsets.
-    let wanted = slice.wanted(pd, LocalUse::Sink, range.start as u32, range.len());
-    let wanted = wanted.ok_or(Halt::Refused(WcStatus::LocalProtection))?;
-    let copied = match fetched.and_then(|fetched| fetched.memory_of(&wanted)) {
-        Some(Ok(memory)) => copy(Some(memory)),
-        Some(Err(error)) => Err(error.into()),
-        None => copy(None),
-    };
-    copied.map_err(|why| match why {
-        NotCopied::Absent(_) => Halt::Wants(wanted),
-        NotCopied::Refused(status) => Halt::Refused(status),
+    slice.copy(access, offset, len, |inside, at| {
+        let wanted = Wanted::new(&slice.region, inside, at, len, LocalUse::Sink);
+        let copied = wanted.copy(inside, fetched, copy);
+        copied.map_err(|error| match error.into() {
+            NotCopied::Absent(_) => Halt::Wants(wanted),
+            NotCopied::Refused(status) => Halt::Refused(status),
+        })
     })
 }

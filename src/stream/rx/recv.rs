@@ -22,6 +22,7 @@ use iwarp::{
     }, //
 };
 use kernel_ext::{
+    mm::mem_map::Memory,
     rdma::wr::{
         WcExtra,
         WcOpcode,
@@ -47,6 +48,7 @@ use crate::{
         sge::{
             NotCopied,
             RegionCache,
+            SgeAccess,
             Slice,
             Slices, //
         }, //
@@ -134,11 +136,27 @@ impl RxStream {
         if payload.len != 0 {
             let pos = fpdu.payload_pos(payload);
             let len = usize::from(payload.len);
-            let (buffer, pd) = (&incoming.buffer, qp.receive_pd());
-            let placed = if unchecked {
-                buffer.place_first(pd, round.inbound, pos, len, round.off)
-            } else {
-                buffer.place(pd, placement.offset, round.inbound, pos, len, round.off)
+            let access = SgeAccess::sink(qp.receive_pd(), round.off);
+            let placed = match incoming.buffer.only() {
+                // Checks all of the element, also what lies behind the octets.
+                Some(slice) if unchecked => {
+                    // CAST: 32 bits fit.
+                    let all = slice.len as usize;
+                    slice.copy(access, 0, all, |inside, at| {
+                        if len > all {
+                            return Err(WcStatus::LocalProtection.into());
+                        }
+                        let memory = inside.memory();
+                        Ok(memory.copy_from_inbound(at, round.inbound, pos, len)?)
+                    })
+                }
+                _ => {
+                    let copy = |memory: &Memory, at, piece, done| {
+                        // NO-OVERFLOW: inside the FPDU.
+                        memory.copy_from_inbound(at, round.inbound, pos + done, piece)
+                    };
+                    incoming.buffer.copy(access, placement.offset, len, copy)
+                }
             };
             match placed {
                 Ok(()) => {}

@@ -17,6 +17,7 @@ use iwarp::{
         Crc, //
     },
     receiver::{
+        PayloadSpan,
         Receiver,
         Segment,
         TaggedSegment, //
@@ -28,7 +29,6 @@ use iwarp::{
 };
 
 use super::{
-    answers::PayloadPiece,
     fpdu::{
         Fpdu,
         FRONT_MAX, //
@@ -38,7 +38,12 @@ use super::{
     RxStream,
     Written, //
 };
-use crate::mem::sge::RegionCache;
+use crate::mem::sge::{
+    NotCopied,
+    RegionCache,
+    SgeAccess,
+    Slice, //
+};
 
 /// How many octets are received under one access to a region at most: whoever revokes it waits
 /// that long.
@@ -159,7 +164,7 @@ impl Fpdus<'_> {
         let Some(inside) = sink.region.try_access_bh_off(round.off) else {
             return;
         };
-        let pd = round.qp.receive_pd();
+        let access = SgeAccess::sink(round.qp.receive_pd(), round.off).under(&inside);
         let part = |segment: &Segment| match segment {
             Segment::Send(segment) if !segment.last.is_last() && segment.payload.len != 0 => {
                 Some(*segment)
@@ -169,8 +174,7 @@ impl Fpdus<'_> {
         self.each(round, part, |round, fpdu, segment| {
             let mut next = *progress;
             let placement = next.accept(segment, len).ok()?;
-            let piece = PayloadPiece::of(fpdu, segment.payload, placement.offset);
-            round.place_inside(sink, &inside, pd, &piece).ok()?;
+            place(round, fpdu, segment.payload, sink, access, placement.offset)?;
             *progress = next;
             Some(())
         });
@@ -185,7 +189,7 @@ impl Fpdus<'_> {
         let Some(inside) = sink.region.try_access_bh_off(round.off) else {
             return;
         };
-        let pd = round.qp.pd();
+        let access = SgeAccess::sink(round.qp.pd(), round.off).under(&inside);
         let part = |segment: &Segment| match segment {
             Segment::ReadResponse(segment)
                 if !segment.last.is_last() && segment.payload.len != 0 =>
@@ -197,12 +201,36 @@ impl Fpdus<'_> {
         self.each(round, part, |round, fpdu, segment| {
             let mut next = read;
             let placement = next.accept(segment).ok()?;
-            let piece = PayloadPiece::of(fpdu, segment.payload, placement.offset);
-            round.place_inside(&sink, &inside, pd, &piece).ok()?;
+            place(
+                round,
+                fpdu,
+                segment.payload,
+                &sink,
+                access,
+                placement.offset,
+            )?;
             read = next;
             round.fpdus.answers += 1;
             Some(())
         });
         round.qp.sq.set_read_state(read);
     }
+}
+
+/// Places the payload of an FPDU at `offset` of an element of a scatter/gather list.
+#[inline(always)]
+fn place(
+    round: &mut RxRound<'_, '_>,
+    fpdu: &Fpdu,
+    payload: PayloadSpan,
+    sink: &Slice,
+    access: SgeAccess<'_>,
+    offset: u32,
+) -> Option<()> {
+    let (pos, len) = (fpdu.payload_pos(payload), usize::from(payload.len));
+    let placed = sink.copy(access, offset, len, |inside, at| {
+        let memory = inside.memory();
+        Ok::<_, NotCopied>(memory.copy_from_inbound(at, round.inbound, pos, len)?)
+    });
+    placed.ok()
 }

@@ -52,6 +52,7 @@ use crate::{
         mr::RegionGuard,
         sge::{
             NotCopied,
+            SgeAccess,
             Slices, //
         }, //
     },
@@ -220,9 +221,12 @@ impl TxStream {
                 else {
                     return;
                 };
+                let access = SgeAccess::source(qp.pd()).under(&inside);
                 middle.pack(batch, |offset, len, batch| {
                     slices
-                        .copy_inside(&inside, qp.pd(), offset, len, batch)
+                        .copy(access, offset, len, |memory, at, piece, _| {
+                            memory.copy_to_batch(at, piece, batch)
+                        })
                         .map_err(|_| NotPacked::Absent)
                 });
             }
@@ -391,7 +395,12 @@ impl Packer<'_> {
             Source::Nothing => Ok(()),
             Source::Slices => self
                 .slices
-                .copy_to_batch(self.qp.pd(), offset, len, batch)
+                .copy(
+                    SgeAccess::source(self.qp.pd()),
+                    offset,
+                    len,
+                    |memory, at, piece, _| memory.copy_to_batch(at, piece, batch),
+                )
                 .map_err(|why| match why {
                     NotCopied::Absent(_) => NotPacked::Absent,
                     NotCopied::Refused(status) => NotPacked::Local(status),
