@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Memory: protection domains ([`pd`]), regions and windows ([`mr`]) and their table ([`regions`]),
-//! what work requests name of it ([`payload`]), scatter/gather lists ([`sge`]), and operations on
-//! words of it ([`atomic`]).
+//! what work requests name of it ([`payload`]), scatter/gather lists ([`sge`]), what peers do with
+//! it ([`peer`]), and operations on words of it ([`atomic`]).
 
 pub(crate) mod atomic;
 pub(crate) mod mr;
 pub(crate) mod payload;
 pub(crate) mod pd;
+pub(crate) mod peer;
 pub(crate) mod regions;
 pub(crate) mod sge;

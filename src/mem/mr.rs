@@ -18,15 +18,9 @@
 use core::ops::Deref;
 
 use iwarp::{
-    atomic::{
-        check_alignment,
-        AtomicRequest,
-        TARGET_LEN, //
-    },
     fault::Fault,
     stag::{
         check_invalidate,
-        check_source,
         Access,
         Association,
         RegionView,
@@ -328,26 +322,6 @@ impl Region {
             association: self.association(inside.tied_to, stream),
             valid: inside.valid,
         }
-    }
-
-    /// Checks the target of an atomic operation of the peer, and returns its offset in the region.
-    ///
-    /// # Errors
-    ///
-    /// As [`check_source`], then as [`check_alignment`].
-    pub(crate) fn check_atomic(
-        &self,
-        inside: &RegionGuard<'_>,
-        stream: StreamId,
-        request: &AtomicRequest,
-    ) -> Result<u64, Fault> {
-        let view = self.view_inside(inside, stream);
-        let (stag, to) = (request.stag, request.to);
-        let at = check_source(Some(&view), stag, to, TARGET_LEN, Access::REMOTE_ATOMIC)?;
-        let address = inside.memory().address(at).ok_or(Fault::SourceBounds)?;
-        // CAST: `usize` is 64 bits.
-        check_alignment(address as u64)?;
-        Ok(at)
     }
 
     #[inline]

@@ -34,10 +34,6 @@ use iwarp::{
         Segment,
         TaggedSegment, //
     },
-    stag::{
-        check_tagged,
-        Access, //
-    },
     terminate::Quoted, //
 };
 use kernel::{
@@ -50,10 +46,7 @@ use kernel_ext::{
 };
 
 use crate::mem::{
-    mr::{
-        Region,
-        RegionGuard, //
-    },
+    peer::PeerAccess,
     sge::RegionCache, //
 };
 
@@ -137,6 +130,17 @@ impl From<Fault> for Stop {
     #[inline]
     fn from(fault: Fault) -> Self {
         Self::Fault(fault)
+    }
+}
+
+impl From<Error> for Stop {
+    /// Converts the error of a copy that was not made.
+    #[cold]
+    fn from(error: Error) -> Self {
+        match error {
+            EAGAIN => Self::Absent,
+            _ => Self::Fault(Fault::LocalPlacement),
+        }
     }
 }
 
@@ -442,39 +446,14 @@ impl RxStream {
             .get(&round.qp.regions, segment.stag)
             .ok_or(Fault::TaggedInvalidStag)?;
         let pos = fpdu.payload_pos(payload);
-        let placed = round.inside_target(region, segment, |inside, at, inbound| {
-            let memory = inside.memory();
-            memory.copy_from_inbound(at, inbound, pos, usize::from(payload.len))
-        })?;
-        match placed {
-            Ok(()) => Ok(()),
-            Err(error) => Err(self.put_off_write(error, segment)),
-        }
-    }
-}
-
-impl<'b> RxRound<'_, 'b> {
-    /// Checks the target of a Write segment, and calls `place(inside, offset, inbound)` while the
-    /// region is accessible.
-    #[inline(always)]
-    fn inside_target(
-        &mut self,
-        region: &Region,
-        segment: &TaggedSegment,
-        place: impl FnOnce(&RegionGuard<'_>, u64, &mut Inbound<'b>) -> Result,
-    ) -> Result<Result, Fault> {
-        let inside = region
-            .try_access_bh_off(self.off)
-            .ok_or(Fault::TaggedInvalidStag)?;
-        let view = region.view_inside(&inside, self.qp.stream_id());
-        let at = check_tagged(
-            Some(&view),
-            segment.stag,
-            segment.to,
-            u32::from(segment.payload.len),
-            Access::REMOTE_WRITE,
-        )?;
-        Ok(place(&inside, at, self.inbound))
+        let access = PeerAccess::open(region, round.qp.stream_id(), Some(round.off));
+        let placed = access
+            .ok_or(Fault::TaggedInvalidStag)?
+            .write(segment, |inside, at| {
+                let (memory, len) = (inside.memory(), usize::from(payload.len));
+                Ok(memory.copy_from_inbound(at, round.inbound, pos, len)?)
+            });
+        placed.map_err(|why| self.put_off_write(why, segment))
     }
 }
 

@@ -46,6 +46,7 @@ use super::{
 use crate::{
     mem::{
         mr::LocalUse,
+        peer::PeerAccess,
         sge::{
             NotCopied,
             SgeAccess,
@@ -97,13 +98,12 @@ impl From<Fault> for Halt {
 }
 
 impl RxStream {
-    /// Defers a Write whose target is absent; other errors are faults.
+    /// Defers a Write whose target is absent; returns other reasons.
     #[cold]
-    pub(super) fn put_off_write(&mut self, error: Error, segment: &TaggedSegment) -> Stop {
-        if error == EAGAIN {
-            self.put_off(DeferredCopy::Write(*segment), 0)
-        } else {
-            Stop::Fault(Fault::LocalPlacement)
+    pub(super) fn put_off_write(&mut self, why: Stop, segment: &TaggedSegment) -> Stop {
+        match why {
+            Stop::Absent => self.put_off(DeferredCopy::Write(*segment), 0),
+            Stop::Fault(_) => why,
         }
     }
 
@@ -256,20 +256,20 @@ impl RxStream {
             .ok_or(Fault::TaggedInvalidStag)?;
         let pos = fpdu.payload_pos(segment.payload);
         let len = usize::from(segment.payload.len);
-        let mut wants = None;
-        let placed = round.inside_target(region, segment, |inside, at, inbound| {
-            let wanted = wants.insert(Wanted::new(region, inside, at, len, LocalUse::Sink));
-            wanted.copy(inside, fetched, |memory, at| {
-                memory.copy_from_inbound(at, inbound, pos, len)
+        let access = PeerAccess::open(region, round.qp.stream_id(), Some(round.off));
+        let access = access.ok_or(Fault::TaggedInvalidStag)?;
+        access.write(segment, |inside, at| {
+            let wanted = Wanted::new(region, inside, at, len, LocalUse::Sink);
+            let copied = wanted.copy(inside, fetched, |memory, at| {
+                memory.copy_from_inbound(at, round.inbound, pos, len)
+            });
+            copied.map_err(|error| match error {
+                EAGAIN => Halt::Wants(wanted),
+                ENOMEM => Halt::Fault(Fault::LocalPlacement),
+                // The process has no memory mapped there.
+                _ => Halt::Fault(Fault::TaggedBounds),
             })
-        })?;
-        match (placed, wants) {
-            (Ok(()), _) => Ok(()),
-            (Err(EAGAIN), Some(wanted)) => Err(Halt::Wants(wanted)),
-            (Err(ENOMEM), _) => Err(Halt::Fault(Fault::LocalPlacement)),
-            // The process has no memory mapped there.
-            (Err(_), _) => Err(Halt::Fault(Fault::TaggedBounds)),
-        }
+        })
     }
 }
 

@@ -9,15 +9,12 @@ use iwarp::{
     fault::Fault,
     rdmap::ReadRequest,
     receiver::Queued,
-    stag::{
-        check_source,
-        Access, //
-    },
     terminate::Quoted, //
 };
 
 use super::RxStream;
 use crate::{
+    mem::peer::PeerAccess,
     queue::readq::{
         InboundAtomic,
         InboundRead,
@@ -39,16 +36,12 @@ impl RxStream {
         if request.len != 0 {
             // Checks the whole range now, before the first octet of the Response is sent
             // (RDMAP-156); each FPDU of the Response is checked again.
+            let invalid = Fault::SourceInvalidStag;
             let region = self.cache.get(&qp.regions, request.source_stag);
-            let view = region.map(|region| region.view(qp.stream_id()));
-            check_source(
-                view.as_ref(),
-                request.source_stag,
-                request.source_to,
-                request.len,
-                Access::REMOTE_READ,
-            )?;
-            source = region.cloned();
+            let region = region.ok_or(invalid)?;
+            let access = PeerAccess::open(region, qp.stream_id(), None).ok_or(invalid)?;
+            access.read(&request, request.len, |_, _| Ok::<_, Fault>(()))?;
+            source = Some(region.clone());
         }
         qp.put_request(InboundRequest::Read(InboundRead {
             request,
@@ -69,10 +62,11 @@ impl RxStream {
             .cache
             .get(&qp.regions, request.stag)
             .ok_or(Fault::SourceInvalidStag)?;
-        {
-            let inside = target.try_access().ok_or(Fault::SourceInvalidStag)?;
-            target.check_atomic(&inside, qp.stream_id(), &request)?;
-        }
+        let access = PeerAccess::open(target, qp.stream_id(), None);
+        // The access ends with this statement, before the request is queued.
+        access
+            .ok_or(Fault::SourceInvalidStag)?
+            .operate(&request, |_, _| Ok(()))?;
         qp.put_request(InboundRequest::Atomic(InboundAtomic {
             request,
             target: target.clone(),

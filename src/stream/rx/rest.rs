@@ -19,12 +19,7 @@ use iwarp::{
     receiver::{
         PayloadSpan,
         Receiver,
-        Segment,
-        TaggedSegment, //
-    },
-    stag::{
-        check_tagged,
-        Access, //
+        Segment, //
     }, //
 };
 
@@ -36,13 +31,17 @@ use super::{
     recv::Incoming,
     RxRound,
     RxStream,
+    Stop,
     Written, //
 };
-use crate::mem::sge::{
-    NotCopied,
-    RegionCache,
-    SgeAccess,
-    Slice, //
+use crate::mem::{
+    peer::PeerAccess,
+    sge::{
+        NotCopied,
+        RegionCache,
+        SgeAccess,
+        Slice, //
+    }, //
 };
 
 /// How many octets are received under one access to a region at most: whoever revokes it waits
@@ -133,24 +132,22 @@ impl Fpdus<'_> {
         let Some(region) = cache.last() else {
             return;
         };
-        let Some(inside) = region.try_access_bh_off(round.off) else {
+        let stream = round.qp.stream_id();
+        let Some(access) = PeerAccess::open(region, stream, Some(round.off)) else {
             return;
         };
-        let view = region.view_inside(&inside, round.qp.stream_id());
         let part = |segment: &Segment| match segment {
             Segment::Write(segment) if segment.payload.len != 0 => Some(*segment),
             _ => None,
         };
         self.each(round, part, |round, fpdu, segment| {
-            let TaggedSegment {
-                stag, to, payload, ..
-            } = *segment;
-            let len = u32::from(payload.len);
-            let at = check_tagged(Some(&view), stag, to, len, Access::REMOTE_WRITE).ok()?;
-            let (memory, pos) = (inside.memory(), fpdu.payload_pos(payload));
-            memory
-                .copy_from_inbound(at, round.inbound, pos, usize::from(payload.len))
-                .ok()?;
+            let payload = segment.payload;
+            let (pos, len) = (fpdu.payload_pos(payload), usize::from(payload.len));
+            let placed = access.write(segment, |inside, at| {
+                let memory = inside.memory();
+                Ok::<_, Stop>(memory.copy_from_inbound(at, round.inbound, pos, len)?)
+            });
+            placed.ok()?;
             written.add(segment);
             Some(())
         });

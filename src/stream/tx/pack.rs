@@ -25,11 +25,6 @@ use iwarp::{
         Plan,
         Segmenter, //
     },
-    stag::{
-        check_source,
-        Access,
-        RegionView, //
-    },
 };
 use kernel::{
     prelude::*,
@@ -49,7 +44,7 @@ use kernel_ext::{
 use crate::{
     abi::wr::SendWr,
     mem::{
-        mr::RegionGuard,
+        peer::PeerAccess,
         sge::{
             NotCopied,
             SgeAccess,
@@ -86,6 +81,12 @@ pub(crate) enum NotPacked {
     Remote(Fault),
     /// A contradiction in the driver's own state, of which a warning tells.
     Inconsistent,
+}
+
+impl From<Fault> for NotPacked {
+    fn from(fault: Fault) -> Self {
+        Self::Remote(fault)
+    }
 }
 
 impl TxStream {
@@ -235,12 +236,11 @@ impl TxStream {
                 source: Some(region),
                 ..
             }) => {
-                let Some(inside) = region.try_access() else {
+                let Some(access) = PeerAccess::open(region, qp.stream_id(), None) else {
                     return;
                 };
-                let view = region.view_inside(&inside, qp.stream_id());
                 middle.pack(batch, |offset, len, batch| {
-                    copy_source(&inside, &view, &request.after(offset), len, batch)
+                    copy_source(&access, &request.after(offset), len, batch)
                 });
             }
             Source::Nothing | Source::Inline | Source::Remote(_) | Source::Found(..) => return,
@@ -426,43 +426,30 @@ impl Packer<'_> {
         len: usize,
         batch: &mut TxBatch,
     ) -> Result<(), NotPacked> {
-        let Some(region) = &read.source else {
-            return Err(NotPacked::Remote(Fault::SourceInvalidStag));
-        };
-        let inside = region
-            .try_access()
-            .ok_or(NotPacked::Remote(Fault::SourceInvalidStag))?;
-        let view = region.view_inside(&inside, self.qp.stream_id());
-        copy_source(&inside, &view, &read.request.after(offset), len, batch)
+        let invalid = Fault::SourceInvalidStag;
+        let region = read.source.as_ref().ok_or(invalid)?;
+        let access = PeerAccess::open(region, self.qp.stream_id(), None).ok_or(invalid)?;
+        copy_source(&access, &read.request.after(offset), len, batch)
     }
 }
 
-/// Copies the first `len` octets that the peer reads, under an access to their region.
+/// Copies the first `len` octets that the peer reads.
 #[inline(always)]
 fn copy_source(
-    inside: &RegionGuard<'_>,
-    view: &RegionView,
+    access: &PeerAccess<'_>,
     request: &ReadRequest,
     len: usize,
     batch: &mut TxBatch,
 ) -> Result<(), NotPacked> {
-    let at = check_source(
-        Some(view),
-        request.source_stag,
-        request.source_to,
-        // CAST: less than the payload of one FPDU.
-        len as u32,
-        Access::REMOTE_READ,
-    )
-    .map_err(NotPacked::Remote)?;
-    inside
-        .memory()
-        .copy_to_batch(at, len, batch)
-        .map_err(|error| match error {
+    // CAST: less than the payload of one FPDU.
+    access.read(request, len as u32, |inside, at| {
+        let copied = inside.memory().copy_to_batch(at, len, batch);
+        copied.map_err(|error| match error {
             EAGAIN => NotPacked::Absent,
             ENOMEM => NotPacked::Memory,
             _ => NotPacked::Remote(Fault::Local),
         })
+    })
 }
 
 /// Packs one FPDU without Markers; `copy(offset, len, batch)` copies that part of the message's

@@ -30,10 +30,6 @@ use iwarp::{
     },
     fault::Fault,
     rdmap::ReadRequest,
-    stag::{
-        check_source,
-        Access, //
-    },
 };
 use kernel::{
     prelude::*,
@@ -49,9 +45,9 @@ use crate::{
         atomic::carry_out,
         mr::{
             LocalUse,
-            Region,
-            RegionGuard, //
+            Region, //
         },
+        peer::PeerAccess,
         sge::{
             NotCopied,
             Slices, //
@@ -297,16 +293,13 @@ impl QpShared {
     ) -> Result<KVVec<u8>, Fault> {
         let mut octets = zeroes(len).map_err(fault_of_fetch)?;
         let wanted = {
-            let inside = region.try_access().ok_or(Fault::SourceInvalidStag)?;
-            let at = check_source(
-                Some(&region.view_inside(&inside, self.stream_id())),
-                request.source_stag,
-                request.source_to,
-                // CAST: less than the payload of one FPDU.
-                octets.len() as u32,
-                Access::REMOTE_READ,
-            )?;
-            Wanted::new(region, &inside, at, octets.len(), LocalUse::Source)
+            let access = PeerAccess::open(region, self.stream_id(), None);
+            let access = access.ok_or(Fault::SourceInvalidStag)?;
+            // CAST: less than the payload of one FPDU.
+            access.read(request, len as u32, |inside, at| {
+                let source = LocalUse::Source;
+                Ok::<_, Fault>(Wanted::new(region, inside, at, len, source))
+            })?
         };
         wanted
             .fetch()
@@ -317,10 +310,7 @@ impl QpShared {
 
     /// Fetches the target of an atomic operation of the peer.
     fn fetch_target(&self, atomic: &InboundAtomic) -> Result<Fetched, Fault> {
-        let wanted = {
-            let inside = atomic.target.try_access().ok_or(Fault::SourceInvalidStag)?;
-            self.target(&inside, atomic)?
-        };
+        let wanted = self.with_target(atomic, Ok)?;
         Ok(Fetched::new(wanted))
     }
 
@@ -334,25 +324,34 @@ impl QpShared {
         atomic: &InboundAtomic,
         fetched: &Fetched,
     ) -> Result<Option<u64>, Fault> {
-        let operation = &atomic.request.operation;
-        let inside = atomic.target.try_access().ok_or(Fault::SourceInvalidStag)?;
-        let Some(memory) = fetched.memory_of(&self.target(&inside, atomic)?) else {
-            return Ok(None);
-        };
-        match carry_out(memory.map_err(fault_of_fetch)?, 0, *operation) {
-            Ok(original) => Ok(Some(original)),
-            Err(error) if error == EBUSY => Ok(None),
-            Err(_) => Err(Fault::Local),
-        }
+        self.with_target(atomic, |wanted| {
+            let Some(memory) = fetched.memory_of(&wanted) else {
+                return Ok(None);
+            };
+            let memory = memory.map_err(fault_of_fetch)?;
+            match carry_out(memory, 0, atomic.request.operation) {
+                Ok(original) => Ok(Some(original)),
+                Err(error) if error == EBUSY => Ok(None),
+                Err(_) => Err(Fault::Local),
+            }
+        })
     }
 
-    /// Checks the target of an atomic operation of the peer.
-    fn target(&self, inside: &RegionGuard<'_>, atomic: &InboundAtomic) -> Result<Wanted, Fault> {
+    /// Checks the target of an atomic operation of the peer, and calls `f` with it while its region
+    /// is accessible.
+    fn with_target<T>(
+        &self,
+        atomic: &InboundAtomic,
+        f: impl FnOnce(Wanted) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
         let (request, region) = (&atomic.request, &atomic.target);
-        let at = region.check_atomic(inside, self.stream_id(), request)?;
-        // CAST: widens.
-        let len = TARGET_LEN as usize;
-        Ok(Wanted::new(region, inside, at, len, LocalUse::Sink))
+        let access = PeerAccess::open(region, self.stream_id(), None);
+        let access = access.ok_or(Fault::SourceInvalidStag)?;
+        access.operate(request, |inside, at| {
+            // CAST: widens.
+            let len = TARGET_LEN as usize;
+            f(Wanted::new(region, inside, at, len, LocalUse::Sink))
+        })
     }
 }
 

@@ -62,6 +62,7 @@ use crate::{
         atomic::carry_out,
         mr::LocalUse,
         payload::Payload,
+        peer::PeerAccess,
         sge::Slice, //
     },
     queue::{
@@ -413,16 +414,16 @@ impl QpShared {
     /// target again, since its owner may revoke it at any time.
     fn operate(&self, atomic: &InboundAtomic) -> Result<Operated, Fault> {
         let request = &atomic.request;
-        let inside = atomic.target.try_access().ok_or(Fault::SourceInvalidStag)?;
-        let at = atomic
-            .target
-            .check_atomic(&inside, self.stream_id(), request)?;
-        match carry_out(inside.memory(), at, request.operation) {
-            Ok(original) => Ok(Operated::Done(original)),
-            Err(error) if error == EAGAIN => Ok(Operated::Absent),
-            Err(error) if error == EBUSY => Ok(Operated::Contended),
-            Err(_) => Err(Fault::Local),
-        }
+        let access = PeerAccess::open(&atomic.target, self.stream_id(), None);
+        let access = access.ok_or(Fault::SourceInvalidStag)?;
+        access.operate(request, |inside, at| {
+            match carry_out(inside.memory(), at, request.operation) {
+                Ok(original) => Ok(Operated::Done(original)),
+                Err(error) if error == EAGAIN => Ok(Operated::Absent),
+                Err(error) if error == EBUSY => Ok(Operated::Contended),
+                Err(_) => Err(Fault::Local),
+            }
+        })
     }
 
     /// Returns whether the request has to wait for outstanding Reads.
