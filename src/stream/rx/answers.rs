@@ -10,6 +10,7 @@ use iwarp::{
     fault::Fault,
     lifecycle::Event,
     receiver::{
+        PayloadSpan,
         Queued,
         TaggedSegment, //
     }, //
@@ -27,6 +28,7 @@ use super::{
     Stop, //
 };
 use crate::mem::sge::{
+    NotCopied,
     SgeAccess,
     Slice, //
 };
@@ -45,11 +47,7 @@ impl RxStream {
             // Only a Read of no octets has none, and its Response with a payload was refused.
             let sink = sink_of(sink)?;
             let access = SgeAccess::sink(round.qp.pd(), round.off);
-            let (pos, len) = (fpdu.payload_pos(payload), usize::from(payload.len));
-            let placed = sink.copy(access, placement.offset, len, |inside, at| {
-                let memory = inside.memory();
-                Ok(memory.copy_from_inbound(at, round.inbound, pos, len)?)
-            });
+            let placed = round.place(fpdu, payload, &sink, access, placement.offset);
             if let Err(why) = placed {
                 let step = DeferredCopy::Response(placement, sink, payload);
                 return Err(self.put_off_answer(round, why, step));
@@ -89,6 +87,23 @@ fn sink_of(sink: Option<Slice>) -> Result<Slice, Fault> {
 }
 
 impl RxRound<'_, '_> {
+    /// Places the payload of an FPDU at `offset` of an element of a scatter/gather list.
+    #[inline(always)]
+    pub(super) fn place(
+        &mut self,
+        fpdu: &Fpdu,
+        payload: PayloadSpan,
+        sink: &Slice,
+        access: SgeAccess<'_>,
+        offset: u32,
+    ) -> Result<(), NotCopied> {
+        let (pos, len) = (fpdu.payload_pos(payload), usize::from(payload.len));
+        sink.copy(access, offset, len, |inside, at| {
+            let memory = inside.memory();
+            Ok(memory.copy_from_inbound(at, self.inbound, pos, len)?)
+        })
+    }
+
     /// Counts an FPDU that answers the oldest outstanding Read or atomic operation; the last one
     /// completes the operation.
     pub(super) fn answered(&mut self, last: bool) {

@@ -17,7 +17,6 @@ use iwarp::{
         Crc, //
     },
     receiver::{
-        PayloadSpan,
         Receiver,
         Segment, //
     }, //
@@ -37,10 +36,8 @@ use super::{
 use crate::mem::{
     peer::PeerAccess,
     sge::{
-        NotCopied,
         RegionCache,
-        SgeAccess,
-        Slice, //
+        SgeAccess, //
     }, //
 };
 
@@ -171,7 +168,8 @@ impl Fpdus<'_> {
         self.each(round, part, |round, fpdu, segment| {
             let mut next = *progress;
             let placement = next.accept(segment, len).ok()?;
-            place(round, fpdu, segment.payload, sink, access, placement.offset)?;
+            let placed = round.place(fpdu, segment.payload, sink, access, placement.offset);
+            placed.ok()?;
             *progress = next;
             Some(())
         });
@@ -198,36 +196,12 @@ impl Fpdus<'_> {
         self.each(round, part, |round, fpdu, segment| {
             let mut next = read;
             let placement = next.accept(segment).ok()?;
-            place(
-                round,
-                fpdu,
-                segment.payload,
-                &sink,
-                access,
-                placement.offset,
-            )?;
+            let placed = round.place(fpdu, segment.payload, &sink, access, placement.offset);
+            placed.ok()?;
             read = next;
             round.fpdus.answers += 1;
             Some(())
         });
         round.qp.sq.set_read_state(read);
     }
-}
-
-/// Places the payload of an FPDU at `offset` of an element of a scatter/gather list.
-#[inline(always)]
-fn place(
-    round: &mut RxRound<'_, '_>,
-    fpdu: &Fpdu,
-    payload: PayloadSpan,
-    sink: &Slice,
-    access: SgeAccess<'_>,
-    offset: u32,
-) -> Option<()> {
-    let (pos, len) = (fpdu.payload_pos(payload), usize::from(payload.len));
-    let placed = sink.copy(access, offset, len, |inside, at| {
-        let memory = inside.memory();
-        Ok::<_, NotCopied>(memory.copy_from_inbound(at, round.inbound, pos, len)?)
-    });
-    placed.ok()
 }
