@@ -130,13 +130,13 @@ pub(crate) struct FetchedPayload {
     octets: Result<KVVec<u8>, NotPacked>,
 }
 
-/// Returns a fetched payload. If it is missing, the work item is to fetch it from `origin()`, unless
-/// it is busy; the caller queues it ([`After::FetchOut`]).
+/// Returns a fetched payload. If it is missing, the work item is to fetch it from `origin()`,
+/// unless it is busy; the caller queues it ([`After::FetchOut`]).
 ///
 /// # Errors
 ///
-/// * [`NotPacked::Absent`]: the work item fetches it, or something else before it, and then runs the
-///   transmit task.
+/// * [`NotPacked::Absent`]: the work item fetches it, or something else before it, and then runs
+///   the transmit task.
 /// * [`NotPacked::Memory`]: the request to fetch it cannot be allocated.
 /// * [`NotPacked::Local`] or [`NotPacked::Remote`]: it cannot be fetched.
 pub(super) fn found_or_wanted(
