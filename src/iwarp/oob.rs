@@ -10,7 +10,7 @@
 //!
 //! This module decides whether an announcement is meant for a queue pair, from what the consumer
 //! has set ([`Pair`]) and how many wrong PSNs have arrived ([`WrongGuesses`]), and which connection
-//! is kept when both ends connect at once ([`Bond`]).
+//! is kept when both ends connect at once ([`ConnectState`]).
 //!
 //! Pure; any context. This is an extension of riwarp: no RFC specifies it.
 
@@ -316,18 +316,22 @@ impl Pair {
     }
 
     /// Decides what becomes of the peer's connection, which has been checked, while this end's own
-    /// connection is at `bond`. A getter.
+    /// connection is in `state`. A getter.
     ///
     /// Of two attempts that cross, that of the smaller end is kept, but only once its Request was
     /// sent: until then the peer does not know of it, and this end may give it up. So the two ends
     /// can neither wait for each other nor keep different connections.
-    pub fn judge_connect(&self, bond: Bond) -> Judgement {
-        match (bond, self.local.cmp(&self.remote)) {
-            (Bond::Requesting, Ordering::Less) => Judgement::Refuse,
+    pub fn judge_connect(&self, state: ConnectState) -> Judgement {
+        match (state, self.local.cmp(&self.remote)) {
+            (ConnectState::Requesting, Ordering::Less) => Judgement::Refuse,
             // At `Accepting`, the peer has given up the connection that it opened before.
-            (Bond::Free | Bond::Connecting | Bond::Requesting | Bond::Accepting, _) => {
-                Judgement::Take
-            }
+            (
+                ConnectState::Free
+                | ConnectState::Connecting
+                | ConnectState::Requesting
+                | ConnectState::Accepting,
+                _,
+            ) => Judgement::Take,
         }
     }
 }
@@ -364,9 +368,9 @@ impl WrongGuesses {
     }
 }
 
-/// The connection of a queue pair that waits for its peer.
+/// The state of the connection of a queue pair that waits for its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bond {
+pub enum ConnectState {
     /// None.
     Free,
     /// This end connects: TCP has begun to, and the Request was not sent yet.

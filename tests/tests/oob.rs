@@ -9,7 +9,7 @@
 use std::collections::HashSet;
 
 use iwarp::oob::{
-    Bond,
+    ConnectState,
     Features,
     Judgement,
     Pair,
@@ -42,7 +42,7 @@ struct Connection {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Side {
-    bond: u8,
+    state: u8,
     bound: Option<usize>,
     /// Whether the end has its stream.
     open: bool,
@@ -55,15 +55,15 @@ struct World {
     connections: Vec<Connection>,
 }
 
-const BONDS: [Bond; 4] = [
-    Bond::Free,
-    Bond::Connecting,
-    Bond::Requesting,
-    Bond::Accepting,
+const STATES: [ConnectState; 4] = [
+    ConnectState::Free,
+    ConnectState::Connecting,
+    ConnectState::Requesting,
+    ConnectState::Accepting,
 ];
 
-fn index_of(bond: Bond) -> u8 {
-    BONDS.iter().position(|one| *one == bond).unwrap() as u8
+fn index_of(state: ConnectState) -> u8 {
+    STATES.iter().position(|one| *one == state).unwrap() as u8
 }
 
 /// Returns the pair as an end sees it; end 0 is the smaller one.
@@ -84,7 +84,7 @@ fn pair(side: usize) -> Pair {
 impl World {
     fn new(calls: [u8; 2]) -> Self {
         let side = |calls_left| Side {
-            bond: index_of(Bond::Free),
+            state: index_of(ConnectState::Free),
             bound: None,
             open: false,
             calls_left,
@@ -95,13 +95,13 @@ impl World {
         }
     }
 
-    fn set(&mut self, side: usize, bond: Bond, bound: Option<usize>) {
-        self.sides[side].bond = index_of(bond);
+    fn set(&mut self, side: usize, state: ConnectState, bound: Option<usize>) {
+        self.sides[side].state = index_of(state);
         self.sides[side].bound = bound;
     }
 
-    fn bond(&self, side: usize) -> Bond {
-        BONDS[usize::from(self.sides[side].bond)]
+    fn state(&self, side: usize) -> ConnectState {
+        STATES[usize::from(self.sides[side].state)]
     }
 
     fn close(&mut self, side: usize, id: usize) {
@@ -118,7 +118,7 @@ impl World {
         self.close(side, id);
         if self.sides[side].bound == Some(id) {
             assert!(!self.sides[side].open, "a stream is lost: {self:?}");
-            self.set(side, Bond::Free, None);
+            self.set(side, ConnectState::Free, None);
         }
     }
 
@@ -127,23 +127,29 @@ impl World {
         let open = self.sides[side].open;
         match message {
             Message::Request => {
-                let taken = !open && pair(side).judge_connect(self.bond(side)) == Judgement::Take;
+                let taken = !open && pair(side).judge_connect(self.state(side)) == Judgement::Take;
                 if !taken {
                     return self.close(side, id);
                 }
                 if let Some(old) = self.sides[side].bound {
                     self.close(side, old);
                 }
-                self.set(side, Bond::Accepting, Some(id));
+                self.set(side, ConnectState::Accepting, Some(id));
                 self.connections[id].to[1 - side].push(Message::Reply);
             }
             Message::Reply => {
-                assert!(is_mine && self.bond(side) == Bond::Requesting, "{self:?}");
+                assert!(
+                    is_mine && self.state(side) == ConnectState::Requesting,
+                    "{self:?}"
+                );
                 self.sides[side].open = true;
                 self.connections[id].to[1 - side].push(Message::First);
             }
             Message::First => {
-                assert!(is_mine && self.bond(side) == Bond::Accepting, "{self:?}");
+                assert!(
+                    is_mine && self.state(side) == ConnectState::Accepting,
+                    "{self:?}"
+                );
                 self.sides[side].open = true;
             }
             Message::Close => self.lose(side, id),
@@ -154,7 +160,7 @@ impl World {
     fn successors(&self) -> Vec<Self> {
         let mut found = Vec::new();
         for side in 0..2 {
-            if self.bond(side) == Bond::Free && self.sides[side].calls_left > 0 {
+            if self.state(side) == ConnectState::Free && self.sides[side].calls_left > 0 {
                 let mut next = self.clone();
                 next.sides[side].calls_left -= 1;
                 next.connections.push(Connection {
@@ -163,7 +169,7 @@ impl World {
                     to: [Vec::new(), Vec::new()],
                     closed: [false; 2],
                 });
-                next.set(side, Bond::Connecting, Some(self.connections.len()));
+                next.set(side, ConnectState::Connecting, Some(self.connections.len()));
                 found.push(next);
             }
         }
@@ -173,7 +179,7 @@ impl World {
                 let mut next = self.clone();
                 next.connections[id].up = true;
                 next.connections[id].to[1 - caller].push(Message::Request);
-                next.set(caller, Bond::Requesting, Some(id));
+                next.set(caller, ConnectState::Requesting, Some(id));
                 found.push(next);
             }
             for side in 0..2 {

@@ -3,7 +3,7 @@
 //! The search of a queue pair for its peer without `rdma_cm`.
 //!
 //! From RTR on the queue pair waits for a connection; from RTS on it also connects, again and again
-//! with growing pauses. It is bound to one connection at a time, and [`Bond`] is the state of that.
+//! with growing pauses. It is bound to one connection at a time, whose state [`ConnectState`] is.
 //! The queue pair gets its stream for good only with the first octets after the start-up frames.
 //! After a failed start-up the search continues. Work requests posted meanwhile stay posted, and
 //! the first Send posted in RTS gives the search a time limit.
@@ -30,7 +30,7 @@ use iwarp::{
         retry_timeout,
         AddrPair,
         Announcement,
-        Bond,
+        ConnectState,
         Features,
         Judgement,
         Pair,
@@ -171,7 +171,7 @@ struct OobSearchInner {
     from: SockAddr,
     to: SockAddr,
     depths: Depths,
-    bond: Bond,
+    state: ConnectState,
     /// The PSN that the peer being accepted expects this end to start with.
     promised: Option<Psn>,
     pauses: Pauses,
@@ -245,7 +245,7 @@ impl OobSearchInner {
         if !self.may_connect() || now < self.connect_at {
             return OobAction::Nothing;
         }
-        self.bond = Bond::Connecting;
+        self.state = ConnectState::Connecting;
         OobAction::Connect(OobConnect {
             from: self.from,
             to: if self.pair.local == self.pair.remote {
@@ -259,7 +259,7 @@ impl OobSearchInner {
     }
 
     fn may_connect(&self) -> bool {
-        self.bond == Bond::Free && self.pair.send_psn.is_some()
+        self.state == ConnectState::Free && self.pair.send_psn.is_some()
     }
 
     /// Returns when the next action may be due.
@@ -273,7 +273,7 @@ impl OobSearchInner {
 
     /// Handles the loss of the bound connection.
     fn connection_lost(&mut self) {
-        self.bond = Bond::Free;
+        self.state = ConnectState::Free;
         self.promised = None;
         self.connect_at = self.born.elapsed() + Delta::from_millis(self.pauses.next_pause().into());
     }
@@ -371,7 +371,7 @@ impl OobSearch {
                 // Offer the maximum until the consumer sets the ORD.
                 ord: u16::try_from(device.settings.ord_limit())?,
             },
-            bond: Bond::Free,
+            state: ConnectState::Free,
             promised: None,
             pauses: Pauses::default(),
             born: Instant::now(),
@@ -476,8 +476,8 @@ impl OobSearch {
     /// bound one.
     pub(in crate::cm) fn may_send_request(&self, conn: &Arc<StreamConnection>) -> bool {
         match &mut *self.inner.lock() {
-            Some(inner) if inner.bond == Bond::Connecting && inner.qp.is_bound(conn) => {
-                inner.bond = Bond::Requesting;
+            Some(inner) if inner.state == ConnectState::Connecting && inner.qp.is_bound(conn) => {
+                inner.state = ConnectState::Requesting;
                 true
             }
             Some(_) | None => false,
@@ -542,11 +542,11 @@ impl OobSearch {
         let old;
         let mut guard = self.inner.lock();
         let inner = (*guard).as_mut().ok_or(ECONNREFUSED)?;
-        if inner.pair.judge_connect(inner.bond) == Judgement::Refuse {
+        if inner.pair.judge_connect(inner.state) == Judgement::Refuse {
             return Err(EBUSY);
         }
         old = inner.qp.rebind(conn).map_err(|_| ECONNREFUSED)?;
-        inner.bond = Bond::Accepting;
+        inner.state = ConnectState::Accepting;
         inner.promised = Some(theirs.receive_psn);
         if let Some(old) = &old {
             inner.qp.shared.ask(old, Set::NONE.with(Later::Abort));
@@ -567,7 +567,9 @@ impl OobSearch {
     pub(in crate::cm) fn bind(&self, conn: Bound, connect: &OobConnect) -> Result {
         let inner = self.inner.lock();
         let inner = inner.as_ref().ok_or(EINVAL)?;
-        if inner.bond != Bond::Connecting || inner.pair.announcement() != connect.announcement {
+        if inner.state != ConnectState::Connecting
+            || inner.pair.announcement() != connect.announcement
+        {
             return Err(EINVAL);
         }
         inner.qp.bind_search(conn)
@@ -604,7 +606,7 @@ impl OobSearch {
     /// Handles the loss of the bound connection before it became a stream.
     pub(in crate::cm) fn connection_lost(self: &Arc<Self>) {
         if let Some(inner) = &mut *self.inner.lock() {
-            if inner.bond != Bond::Free && !inner.qp.has_conn() {
+            if inner.state != ConnectState::Free && !inner.qp.has_conn() {
                 inner.connection_lost();
                 self.arm(inner);
             }
@@ -725,8 +727,10 @@ pub(in crate::cm) struct OobAccept {
     /// Those that both ends support.
     pub(in crate::cm) extensions: Extensions,
 }
+
 /// The work item of the timer.
 const TIMER: u64 = 1;
+
 /// Attributes required for RTR, as on other RDMA networks.
 const FOR_RTR: QpAttrMask = QpAttrMask::AV
     .union(QpAttrMask::PATH_MTU)
@@ -799,7 +803,7 @@ mod tests {
                 ird: 1,
                 ord: u16::try_from(MAX_ORD)?,
             },
-            bond: Bond::Connecting,
+            state: ConnectState::Connecting,
             promised: None,
             pauses: Pauses::default(),
             born: Instant::now(),
@@ -809,21 +813,25 @@ mod tests {
         })
     }
 
+    /// Modifies a queue pair to RTS, with all attributes of that; `set` sets those that matter.
+    fn to_rts(bench: &Bench, qp: &Arc<Qp>, set: impl FnOnce(&mut QpAttr)) -> Result {
+        let mut attr = QpAttr {
+            qp_state: QpState::Rts,
+            ..QpAttr::default()
+        };
+        set(&mut attr);
+        bench.modify(qp, &attr, QpAttrMask::STATE.union(FOR_RTS))
+    }
+
     /// Returns the ORD of the next attempt of a queue pair whose consumer has set `ord`.
     fn asked_for(kind: DeviceKind, ord: u8) -> Result<u16> {
         let bench = Bench::of(kind)?;
         let qp = bench.qp(4, &bench.cq(4)?)?;
         let search = OobSearch::enter(&bench.rdma.cm, search(&bench, &qp)?)?;
         qp.shared.enter(QpPhase::Waiting);
-        let attr = QpAttr {
-            qp_state: QpState::Rts,
-            max_rd_atomic: ord,
-            ..QpAttr::default()
-        };
-        let mask = QpAttrMask::STATE.union(FOR_RTS);
-        let changed = bench.modify(&qp, &attr, mask);
+        let changed = to_rts(&bench, &qp, |attr| attr.max_rd_atomic = ord);
         let action = (*search.inner.lock()).as_mut().map(|inner| {
-            inner.bond = Bond::Free;
+            inner.state = ConnectState::Free;
             inner.next_action()
         });
         bench.destroy(&qp);
@@ -845,7 +853,7 @@ mod tests {
         let search = OobSearch::enter(
             &bench.rdma.cm,
             OobSearchInner {
-                bond: Bond::Accepting,
+                state: ConnectState::Accepting,
                 promised: Some(Psn::new(1)),
                 ..search(&bench, &qp)?
             },
@@ -867,13 +875,7 @@ mod tests {
     #[test]
     fn a_peer_with_another_psn_is_unbound_at_once() -> Result {
         while_accepting(|bench, search, qp, conn| {
-            let attr = QpAttr {
-                qp_state: QpState::Rts,
-                sq_psn: 2,
-                ..QpAttr::default()
-            };
-            let mask = QpAttrMask::STATE.union(FOR_RTS);
-            bench.modify(qp, &attr, mask)?;
+            to_rts(bench, qp, |attr| attr.sq_psn = 2)?;
             // Its first octets have arrived before it is reset.
             assert_eq!(search.attach(qp, &conn.connection, &PARAMS), Err(EINVAL));
             search.give_up_on(&conn.connection);
@@ -892,13 +894,7 @@ mod tests {
         qp.shared.enter(QpPhase::Rts);
         qp.attrs.lock().promised = Some(Psn::new(1));
         post_send::<Riwarp, _>(&[7], |wrs| qp.post_send(wrs))?;
-        let attr = QpAttr {
-            qp_state: QpState::Rts,
-            sq_psn: 2,
-            ..QpAttr::default()
-        };
-        let mask = QpAttrMask::STATE.union(FOR_RTS);
-        let changed = bench.modify(&qp, &attr, mask);
+        let changed = to_rts(&bench, &qp, |attr| attr.sq_psn = 2);
         bench.device.queues.tx.flush();
         let flushed = polled(&cq);
         bench.destroy(&qp);
