@@ -105,6 +105,8 @@ impl QueueNumber {
     pub const TERMINATE: Self = Self(2);
     /// Atomic Responses.
     pub const ATOMIC: Self = Self(3);
+    /// The first message of a stream between riwarp devices, if it is [`Opcode::Features`].
+    pub const FEATURES: Self = Self(4);
 
     /// Makes a number from its wire value, which may name a queue that does not exist.
     #[inline]

@@ -63,6 +63,7 @@ pub mod bytes;
 pub mod crc;
 pub mod ddp;
 pub mod fault;
+pub mod features;
 pub mod lifecycle;
 pub mod mpa;
 pub mod oob;

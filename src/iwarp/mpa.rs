@@ -103,6 +103,27 @@ pub const fn mulpdu(emss: u32, markers: Markers) -> u16 {
     }
 }
 
+/// How many TCP segments an FPDU may fill where the peer takes FPDUs longer than one.
+const SEGMENTS_MAX: u32 = 24;
+
+/// Returns the greatest ULPDU for a peer that takes FPDUs longer than a segment, if their ULPDU has
+/// at most `ulpdu_max` octets ([`crate::features`]); not less than [`mulpdu`].
+///
+/// The FPDU fills at most 24 segments, without Markers, and needs no padding.
+#[inline]
+pub const fn long_mulpdu(emss: u32, ulpdu_max: u16) -> u16 {
+    let short = mulpdu(emss, Markers::Off);
+    let long = mulpdu(emss.saturating_mul(SEGMENTS_MAX), Markers::Off);
+    // One without padding: 2 more than a multiple of 4.
+    let most = (ulpdu_max.saturating_sub(2) & !3) | 2;
+    let long = if long < most { long } else { most };
+    if long < short {
+        short
+    } else {
+        long
+    }
+}
+
 /// Returns the octets of the CRC field: least significant octet first, unlike every other field
 /// (MPA-17).
 ///
@@ -158,6 +179,24 @@ mod tests {
         assert_eq!(mulpdu(u32::MAX, Markers::Off), MULPDU_MAX);
         assert_eq!(mulpdu(u32::MAX, Markers::On), mulpdu(65532, Markers::On));
         assert_eq!(fpdu_len(MULPDU_MAX), 65540);
+    }
+
+    #[test]
+    fn long_fpdus_are_within_what_the_peer_takes() {
+        for emss in (0..70_000).step_by(STEP) {
+            let short = mulpdu(emss, Markers::Off);
+            for max in [0, 1, 1000, 4097, 16398, 32782, u16::MAX] {
+                let long = long_mulpdu(emss, max);
+                assert!(long >= short);
+                assert!(long == short || (long <= max && pad_len(long) == 0));
+                assert!(long == short || fpdu_len(long) <= 24 * emss);
+            }
+        }
+        assert_eq!(long_mulpdu(1460, 0), 1454);
+        assert_eq!(long_mulpdu(1460, 32782), 32782);
+        assert_eq!(long_mulpdu(1460, 32785), 32782);
+        assert_eq!(long_mulpdu(1460, u16::MAX), 35034);
+        assert_eq!(long_mulpdu(8960, u16::MAX), MULPDU_MAX);
     }
 
     #[test]

@@ -94,6 +94,10 @@ pub enum Opcode {
     SendImmediate = 0xf,
     /// Send with Solicited Event and Immediate, marked by a reserved bit.
     SendSolicitedImmediate = 0x1f,
+    /// The Initiator's [`crate::features::Features`], marked by a reserved bit; only the first
+    /// message of a stream ([`crate::features::Features::of_message`]): [`Self::from_wire`] does not
+    /// know it.
+    Features = 0x2f,
 }
 
 impl Opcode {
@@ -148,6 +152,7 @@ impl Opcode {
             Self::AtomicResponse => "Atomic Response",
             Self::SendImmediate => "Send with Immediate",
             Self::SendSolicitedImmediate => "Send with Solicited Event and Immediate",
+            Self::Features => "Features",
         }
     }
 
@@ -174,7 +179,8 @@ impl Opcode {
             | Self::AtomicRequest
             | Self::AtomicResponse
             | Self::SendImmediate
-            | Self::SendSolicitedImmediate => Model::Untagged,
+            | Self::SendSolicitedImmediate
+            | Self::Features => Model::Untagged,
         }
     }
 
@@ -194,6 +200,7 @@ impl Opcode {
             Self::ReadRequest | Self::AtomicRequest => Some(QueueNumber::READ),
             Self::Terminate => Some(QueueNumber::TERMINATE),
             Self::AtomicResponse => Some(QueueNumber::ATOMIC),
+            Self::Features => Some(QueueNumber::FEATURES),
         }
     }
 }

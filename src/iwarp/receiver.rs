@@ -219,8 +219,8 @@ impl Receiver {
                     message: whole.body(Fault::HeaderLength).map(AtomicResponse::decode),
                 }))
             }
-            // Not reached: these are tagged messages.
-            Opcode::Write | Opcode::ReadResponse => Err(Fault::OpcodeModel),
+            // Not reached: these are tagged messages, and one that is not read from the wire.
+            Opcode::Write | Opcode::ReadResponse | Opcode::Features => Err(Fault::OpcodeModel),
         }
     }
 

@@ -31,6 +31,7 @@ use crate::{
         TaggedHeader,
         UntaggedHeader, //
     },
+    features::Features,
     mpa::{
         fpdu_len,
         pad_len,
@@ -110,6 +111,8 @@ pub enum Message {
         /// Its number among Atomic Responses.
         msn: Msn,
     },
+    /// The features of this end, as the first message of its stream.
+    Features(Features),
 }
 
 impl Message {
@@ -122,7 +125,8 @@ impl Message {
             | Self::Terminate(_)
             | Self::Immediate { .. }
             | Self::AtomicRequest { .. }
-            | Self::AtomicResponse { .. } => false,
+            | Self::AtomicResponse { .. }
+            | Self::Features(_) => false,
         }
     }
 }
@@ -357,7 +361,8 @@ impl Segmenter {
             | Message::Terminate(_)
             | Message::Immediate { .. }
             | Message::AtomicRequest { .. }
-            | Message::AtomicResponse { .. } => self.whole(plan),
+            | Message::AtomicResponse { .. }
+            | Message::Features(_) => self.whole(plan),
         }
         self.done = plan.is_last();
         true
@@ -422,6 +427,12 @@ impl Segmenter {
                 plan.untagged(Opcode::AtomicResponse, QueueNumber::ATOMIC, msn, Stag::ZERO);
                 plan.body(response.encode());
                 plan.close::<{ DDP + AtomicResponse::LEN }>();
+            }
+            Message::Features(features) => {
+                let header = Features::HEADER;
+                plan.untagged(header.control.opcode, header.queue, header.msn, Stag::ZERO);
+                plan.body(features.encode());
+                plan.close::<{ DDP + Features::LEN }>();
             }
             // `next_into` cuts these.
             Message::Write { .. } | Message::ReadResponse { .. } | Message::Send { .. } => {}

@@ -2,6 +2,7 @@
 
 //! Start-up, both sides, from octets that arrive in pieces.
 
+use iwarp::features::Features;
 use iwarp::mpa::{
     negotiate::{
         Config,
@@ -106,16 +107,28 @@ fn answer(
     let room = 512 - if request.peer_depths.is_some() { 4 } else { 0 };
     let accepted = responder.accept(request, depths, private);
     let rejected = responder.reject(request, private);
-    if private_len > room {
+    let told = match &accepted {
+        Ok(accepted) => accepted.rules.features.awaits,
+        Err(_) => config.features,
+    };
+    let told = if told.is_some() { Features::LEN } else { 0 };
+    assert_eq!(rejected.is_err(), private_len > room);
+    if accepted.is_err() {
         assert_eq!(accepted.err(), Some(StartError::PrivateDataTooLong));
-        assert_eq!(rejected.err(), Some(StartError::PrivateDataTooLong));
+        assert!(private_len > room - told);
         return;
     }
     let accepted = accepted.unwrap();
+    assert!(private_len <= room - told);
     check_rules(&accepted.rules, config);
     for reply in [accepted.reply, rejected.unwrap()] {
         let octets = reply.as_octets();
-        let reader = Initiator::new(Config::default(), Depths::default());
+        let features = config.features.or(Some(Features { ulpdu_max: 1 }));
+        let offering = Config {
+            features,
+            ..Config::default()
+        };
+        let reader = Initiator::new(offering, Depths::default());
         let Ok(Progress::Done(reply)) = reader.handle_reply(octets) else {
             panic!("the Reply is not one");
         };
@@ -163,6 +176,13 @@ fn agree(left: Config, wanted: Depths, right: Config, own: Depths, private_len: 
                 rules.extensions == Extensions::SendImmediate,
                 both && left.extensions == Extensions::SendImmediate
             );
+            let both = left.features.is_some() && right.features.is_some();
+            assert_eq!(rules.features.tell, left.features.filter(|_| both));
+            assert_eq!(
+                answer.rules.features.awaits,
+                right.features.filter(|_| both)
+            );
+            assert_eq!(rules.features.common.is_some(), both);
             assert_eq!(rules.send_markers, answer.rules.receive_markers);
             assert_eq!(rules.receive_markers, answer.rules.send_markers);
             assert_eq!(rtr.is_some(), !answer.rtr.is_empty());
@@ -217,6 +237,9 @@ fn config(source: &mut Source<'_>) -> Config {
         } else {
             Extensions::SendImmediate
         },
+        features: (source.u8() & 1 == 1).then(|| Features {
+            ulpdu_max: source.u16(),
+        }),
     }
 }
 

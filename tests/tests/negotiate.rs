@@ -3,9 +3,11 @@
 //! Start-up: frames, revisions, CRCs and Markers. Depths and peer-to-peer set-up are in
 //! negotiate_rtr.rs.
 
+use iwarp::features::Features;
 use iwarp::mpa::{
     negotiate::{
         Config,
+        FeatureRules,
         Initiator,
         PeerDepths,
         Progress,
@@ -259,6 +261,99 @@ fn the_send_with_immediate_is_agreed_on_by_two_flags() {
             let (rules, _) = accepted(judged.verdict);
             assert_eq!(rules.extensions, agreed(flags & 3 == 2));
         }
+    }
+}
+
+#[test]
+fn features_are_exchanged_where_both_ends_offer_them() {
+    const OURS: Features = Features { ulpdu_max: 9000 };
+    let on = Config {
+        features: Some(OURS),
+        ..config()
+    };
+    for (ours, offer) in [(config(), 0), (on, 4)] {
+        let wanted = Initiator::new(ours, depths(1, 1)).request(&[]).unwrap();
+        assert_eq!(wanted.as_octets()[16], C | S | offer);
+        for flags in 0..16 {
+            // A Responder tells its own behind the enhanced data, if the Request offers it.
+            let exchanged = ours == on && flags & 12 == 4;
+            let asked = enhanced(REQUEST, C | flags, 1, 1, b"question");
+            let answer = accept(ours, depths(1, 1), &asked);
+            assert_eq!(
+                answer.rules.features.awaits,
+                ours.features.filter(|_| exchanged)
+            );
+            assert_eq!(answer.rules.features.common, None);
+            assert_eq!(answer.rules.features.tell, None);
+            let octets = answer.reply.as_octets();
+            assert_eq!(octets[16], C | S | if exchanged { 8 } else { 0 });
+            let told = if exchanged { &OURS.encode()[..] } else { &[] };
+            assert_eq!(&octets[24..], told);
+            let refusal = Responder::new(ours)
+                .reject(&request(ours, &asked), b"no")
+                .unwrap();
+            assert_eq!(refusal.as_octets()[16], C | S | R);
+            assert_eq!(&refusal.as_octets()[24..], b"no");
+
+            // An Initiator finds them if it has offered it, and the flag is not that of its offer.
+            let theirs = Features { ulpdu_max: 7000 }.encode();
+            let data = [&theirs[..], b"answer"].concat();
+            for octets in [
+                frame(REPLY, C | flags, 1, &data),
+                enhanced(REPLY, C | flags, 1, 1, &data),
+            ] {
+                let judged = reply(ours, depths(1, 1), &octets);
+                let exchanged = ours == on && flags & 12 == 8;
+                let private_data = judged.private_data.of(&octets);
+                assert_eq!(private_data, if exchanged { b"answer" } else { &data[..] });
+                let (rules, _) = accepted(judged.verdict);
+                let expected = FeatureRules {
+                    common: Some(Features { ulpdu_max: 7000 }),
+                    tell: Some(OURS),
+                    awaits: None,
+                };
+                let expected = if exchanged {
+                    expected
+                } else {
+                    FeatureRules::NONE
+                };
+                assert_eq!(rules.features, expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn private_data_that_only_looks_like_features_is_the_consumers() {
+    let on = Config {
+        features: Some(Features { ulpdu_max: 9000 }),
+        ..config()
+    };
+    for data in [
+        &b""[..],
+        b"rW",
+        b"rW\x08\0\0\0\x01",
+        b"RW\x08\0\0\0\x01\x02",
+        b"rW\x0c\0\0\0\x01\x02",
+    ] {
+        let octets = frame(REPLY, C | 8, 1, data);
+        let judged = reply(on, depths(1, 1), &octets);
+        assert_eq!(judged.private_data.of(&octets), data);
+        let (rules, _) = accepted(judged.verdict);
+        assert_eq!(rules.features, FeatureRules::NONE);
+    }
+}
+
+#[test]
+fn features_leave_room_for_private_data() {
+    let on = Config {
+        features: Some(Features { ulpdu_max: 9000 }),
+        ..config()
+    };
+    let arrived = request(on, &enhanced(REQUEST, C | 4, 1, 1, &[]));
+    for (len, fits) in [(255, true), (500, true), (501, false), (508, false)] {
+        let answer = Responder::new(on).accept(&arrived, depths(1, 1), &vec![7; len]);
+        assert_eq!(answer.is_ok(), fits);
     }
 }
 

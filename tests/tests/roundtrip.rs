@@ -203,6 +203,15 @@ fn every_start_flag_and_revision() {
             if agrees {
                 meant |= flag;
             }
+            // The exchange of features likewise, but nobody who sets both flags means it.
+            let flag = match kind {
+                FrameKind::Request => 4,
+                FrameKind::Reply => 8,
+            };
+            assert_eq!(header.features, flags & 12 == flag);
+            if header.features {
+                meant |= flag;
+            }
             octets[16] &= meant;
             assert_eq!(header.encode(), octets);
         }

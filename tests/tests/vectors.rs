@@ -310,9 +310,10 @@ fn receiver_reads_the_golden_frames() {
             | Message::Immediate { msn, .. }
             | Message::AtomicRequest { msn, .. }
             | Message::AtomicResponse { msn, .. } => msn,
-            Message::Write { .. } | Message::ReadResponse { .. } | Message::Terminate(_) => {
-                Msn::FIRST
-            }
+            Message::Write { .. }
+            | Message::ReadResponse { .. }
+            | Message::Terminate(_)
+            | Message::Features(_) => Msn::FIRST,
         };
         let mut receiver = Receiver::with_numbers(Extensions::Rfc7306, msn, msn);
         let len = fpdu.ulpdu.len().min(RECEIVE_HEADER_MAX);

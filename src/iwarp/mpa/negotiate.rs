@@ -23,6 +23,7 @@ pub use rtr::Rtr;
 
 use crate::{
     fault::Fault,
+    features::Features,
     mpa::{
         start::{
             Enhanced,
@@ -60,6 +61,9 @@ pub struct Config {
     /// [`Extensions::SendImmediate`]: an Initiator offers the Send with Immediate, a Responder
     /// takes that offer, both by flags that RFC 5044 reserves (MPA-3).
     pub extensions: Extensions,
+    /// What to tell peers that are riwarp devices, by further flags that RFC 5044 reserves; [`None`]
+    /// to ask and tell nothing.
+    pub features: Option<Features>,
 }
 
 /// Whether either end may be the first to send (RFC 6581, section 3).
@@ -74,7 +78,7 @@ pub enum PeerToPeer {
 
 impl Default for Config {
     /// Revision 2, CRCs on (MPA-15), no Markers, RTR by Write or Read if asked for, reserved flags
-    /// 0.
+    /// 0, so no features.
     fn default() -> Self {
         Self {
             revision: Revision::Two,
@@ -83,6 +87,7 @@ impl Default for Config {
             peer_to_peer: PeerToPeer::Off,
             rtr: RtrKinds::WRITE.union(RtrKinds::READ),
             extensions: Extensions::Rfc7306,
+            features: None,
         }
     }
 }
@@ -139,6 +144,28 @@ pub struct StreamRules {
     /// What both ends understand: that of the configuration, less the Send with Immediate if the
     /// peer did not agree.
     pub extensions: Extensions,
+    /// What the ends tell each other about themselves.
+    pub features: FeatureRules,
+}
+
+/// How far the exchange of [`Features`] has come with the start-up frames, and what is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FeatureRules {
+    /// What both ends can do, as far as this end knows the peer's.
+    pub common: Option<Features>,
+    /// What the Initiator tells first of all on its stream.
+    pub tell: Option<Features>,
+    /// What the Responder can do if the Initiator still has to tell its own.
+    pub awaits: Option<Features>,
+}
+
+impl FeatureRules {
+    /// The ends tell each other nothing.
+    pub const NONE: Self = Self {
+        common: None,
+        tell: None,
+        awaits: None,
+    };
 }
 
 /// A frame whose fixed part, enhanced data and private data have all arrived.
@@ -186,6 +213,17 @@ impl Arrived {
                 len: header.private_len.saturating_sub(hidden),
             },
         }))
+    }
+
+    /// Takes the features of the Responder out of the front of the private data.
+    fn take_features(&mut self, octets: &[u8]) -> Option<Features> {
+        let private_data = &mut self.private_data;
+        let (features, len) = Features::decode(private_data.of(octets))?;
+        // CAST: no more than the private data.
+        let len = len as u16;
+        private_data.offset = private_data.offset.saturating_add(len);
+        private_data.len = private_data.len.saturating_sub(len);
+        Some(features)
     }
 }
 
@@ -276,9 +314,10 @@ impl Initiator {
             revision: self.config.revision,
             enhanced: false,
             send_immediate: self.config.extensions == Extensions::SendImmediate,
+            features: self.config.features.is_some(),
             private_len: 0,
         };
-        Frame::new(header, enhanced, private_data)
+        Frame::new(header, enhanced, None, private_data)
     }
 
     /// Returns the rules of a connection to this end itself, which needs no start-up: both ends
@@ -288,6 +327,7 @@ impl Initiator {
             crc,
             markers,
             extensions,
+            features,
             ..
         } = self.config;
         let depth = self.depths.ird.min(self.depths.ord);
@@ -304,6 +344,10 @@ impl Initiator {
                 ord: Some(depth),
             }),
             extensions,
+            features: FeatureRules {
+                common: features,
+                ..FeatureRules::NONE
+            },
         }
     }
 
@@ -317,17 +361,26 @@ impl Initiator {
     /// Those of [`StartHeader::decode`], and [`StartError::Revision`] for a Reply above the
     /// Request's revision.
     pub fn handle_reply(&self, octets: &[u8]) -> Result<Progress<Reply>, StartError> {
-        let arrived = match Arrived::read(octets, FrameKind::Reply)? {
+        let mut arrived = match Arrived::read(octets, FrameKind::Reply)? {
             Progress::Done(arrived) => arrived,
             Progress::NeedMore(len) => return Ok(Progress::NeedMore(len)),
         };
         if arrived.header.revision > self.config.revision {
             return Err(StartError::Revision);
         }
+        let offered = self.config.features.filter(|_| arrived.header.features);
+        let features = offered.and_then(|ours| {
+            let theirs = arrived.take_features(octets)?;
+            Some(FeatureRules {
+                common: Some(ours.common(theirs)),
+                tell: Some(ours),
+                awaits: None,
+            })
+        });
         let verdict = if arrived.header.rejected {
             Verdict::Rejected
         } else {
-            self.judge(&arrived)
+            self.judge(&arrived, features.unwrap_or(FeatureRules::NONE))
         };
         Ok(Progress::Done(Reply {
             frame_len: arrived.frame_len,
@@ -336,8 +389,9 @@ impl Initiator {
         }))
     }
 
-    fn judge(&self, arrived: &Arrived) -> Verdict {
+    fn judge(&self, arrived: &Arrived, features: FeatureRules) -> Verdict {
         let mut rules = rules(&self.config, &arrived.header, self.depths);
+        rules.features = features;
         let Some(enhanced) = arrived.enhanced else {
             return Verdict::Accepted { rules, rtr: None };
         };
@@ -471,7 +525,7 @@ impl Responder {
     /// # Errors
     ///
     /// [`StartError::PrivateDataTooLong`] for more than 508 octets beside enhanced data, 512
-    /// otherwise.
+    /// otherwise, and 8 less beside features.
     pub fn accept(
         &self,
         request: &Request,
@@ -486,6 +540,7 @@ impl Responder {
                 ord: depths.ord.min(WireDepth::MAX),
             },
         );
+        rules.features.awaits = self.config.features.filter(|_| request.header.features);
         let enhanced = request.enhanced.map(|asked| self.agree(&asked, &mut rules));
         let reply = self.frame(request, Outcome::Accepted, enhanced, private_data)?;
         Ok(Accepted {
@@ -550,19 +605,22 @@ impl Responder {
         enhanced: Option<Enhanced>,
         private_data: &[u8],
     ) -> Result<Frame, StartError> {
+        let accepted = outcome == Outcome::Accepted;
+        let features = (self.config.features).filter(|_| accepted && request.header.features);
         let header = StartHeader {
             kind: FrameKind::Reply,
             markers: self.config.markers,
             crc: either(self.config.crc, request.header.crc),
-            rejected: outcome == Outcome::Rejected,
+            rejected: !accepted,
             // MPA-33: the revision of the Request.
             revision: request.header.revision,
             enhanced: false,
-            send_immediate: outcome == Outcome::Accepted
+            send_immediate: accepted
                 && extensions(&self.config, &request.header) == Extensions::SendImmediate,
+            features: features.is_some(),
             private_len: 0,
         };
-        Frame::new(header, enhanced, private_data)
+        Frame::new(header, enhanced, features, private_data)
     }
 }
 
@@ -599,5 +657,6 @@ fn rules(config: &Config, theirs: &StartHeader, depths: Depths) -> StreamRules {
         depths,
         peer_depths: None,
         extensions: extensions(config, theirs),
+        features: FeatureRules::NONE,
     }
 }

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! If revision is 2 and the S flag is set, the first 4 octets of the private data are the
-//! [`Enhanced`] data, and the rest is the ULP's. [`super::negotiate`] says what the fields mean for
+//! [`Enhanced`] data. In a Reply of a riwarp device [`Features`] may follow. The rest is the ULP's. [`super::negotiate`] says what the fields mean for
 //! the two ends.
 //!
 //! Pure; process context, a [`Frame`] takes more than 500 octets of stack.
@@ -21,6 +21,7 @@ use crate::{
         take,
         take_u16, //
     },
+    features::Features,
     mpa::{
         Crc,
         Markers, //
@@ -156,6 +157,9 @@ pub struct StartHeader {
     pub enhanced: bool,
     /// A Request offers the Send with Immediate of [`crate::rdmap`], or a Reply agrees to it.
     pub send_immediate: bool,
+    /// A Request offers the exchange of [`crate::features`], or a Reply takes the offer: then those
+    /// of the Responder are in front of the ULP's private data.
+    pub features: bool,
     /// Octets of private data, enhanced data included; at most 512.
     pub private_len: u16,
 }
@@ -173,11 +177,15 @@ impl StartHeader {
     /// Flag of a Reply that takes the offer. It is another one, since some Responders echo the
     /// reserved flags of the Request.
     const TAKEN: u8 = 0x02;
+    /// The same for the exchange of features. Peers that set all reserved flags mean none.
+    const OFFER_FEATURES: u8 = 0x04;
+    const TAKEN_FEATURES: u8 = 0x08;
 
     /// Reads the fixed part of a frame of the given kind.
     ///
-    /// Ignores reserved flags (MPA-3) except for [`Self::send_immediate`], the R flag of a Request
-    /// (MPA-4), and the S flag of revision 1, which RFC 5044 reserves.
+    /// Ignores reserved flags (MPA-3) except for [`Self::send_immediate`] and
+    /// [`Self::features`], the R flag of a Request (MPA-4), and the S flag of revision 1, which RFC
+    /// 5044 reserves.
     ///
     /// # Errors
     ///
@@ -214,11 +222,14 @@ impl StartHeader {
                 FrameKind::Request => flags & Self::OFFER != 0,
                 FrameKind::Reply => flags & (Self::OFFER | Self::TAKEN) == Self::TAKEN,
             },
+            features: flags & (Self::OFFER_FEATURES | Self::TAKEN_FEATURES)
+                == Self::features_flag(kind),
             private_len,
         })
     }
 
-    /// Returns the octets; reserved flags are 0 (MPA-3) except for [`Self::send_immediate`].
+    /// Returns the octets; reserved flags are 0 (MPA-3) except for those of
+    /// [`Self::send_immediate`] and [`Self::features`].
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut flags = 0;
         if self.markers == Markers::On {
@@ -239,11 +250,21 @@ impl StartHeader {
                 FrameKind::Reply => Self::TAKEN,
             };
         }
+        if self.features {
+            flags |= Self::features_flag(self.kind);
+        }
         let mut octets = [0; Self::LEN];
         put::<0, KEY_LEN, FRAME_LEN>(&mut octets, *self.kind.key());
         put::<16, 2, FRAME_LEN>(&mut octets, [flags, self.revision.to_wire()]);
         put_u16::<18, FRAME_LEN>(&mut octets, self.private_len);
         octets
+    }
+
+    const fn features_flag(kind: FrameKind) -> u8 {
+        match kind {
+            FrameKind::Request => Self::OFFER_FEATURES,
+            FrameKind::Reply => Self::TAKEN_FEATURES,
+        }
     }
 }
 
@@ -423,6 +444,7 @@ impl Frame {
     pub(crate) fn new(
         mut header: StartHeader,
         enhanced: Option<Enhanced>,
+        features: Option<Features>,
         private_data: &[u8],
     ) -> Result<Self, StartError> {
         let mut frame = Self {
@@ -432,6 +454,9 @@ impl Frame {
         header.enhanced = enhanced.is_some();
         if let Some(enhanced) = enhanced {
             frame.append(&enhanced.encode())?;
+        }
+        if let Some(features) = features {
+            frame.append(&features.encode())?;
         }
         frame.append(private_data)?;
         header.private_len = u16::try_from(frame.len.saturating_sub(FRAME_LEN))
@@ -470,6 +495,7 @@ mod tests {
         revision: Revision::Two,
         enhanced: false,
         send_immediate: false,
+        features: false,
         private_len: 0,
     };
 
@@ -498,7 +524,8 @@ mod tests {
                 assert_eq!(header.enhanced, revision == 2 && flags & 0x10 != 0);
                 let again = header.encode();
                 let known = if revision == 2 { 0xd1 } else { 0xc1 };
-                assert_eq!(again[16], flags & known);
+                let offer = if flags & 0xc == 4 { 4 } else { 0 };
+                assert_eq!(again[16], flags & known | offer);
             }
         }
         Ok(())
@@ -529,9 +556,14 @@ mod tests {
                     FrameKind::Reply => flags & 3 == 2,
                 };
                 assert_eq!(header.send_immediate, expected);
-                let flag = if kind == FrameKind::Request { 1 } else { 2 };
+                let (flag, features_flag) = match kind {
+                    FrameKind::Request => (1, 4),
+                    FrameKind::Reply => (2, 8),
+                };
+                assert_eq!(header.features, flags & 12 == features_flag);
                 let sent = if expected { flag } else { 0 };
-                assert_eq!(header.encode()[16] & 15, sent);
+                let features_sent = if header.features { features_flag } else { 0 };
+                assert_eq!(header.encode()[16] & 15, sent | features_sent);
             }
         }
         Ok(())
@@ -605,7 +637,7 @@ mod tests {
             (508, Some(ENHANCED), true),
             (509, Some(ENHANCED), false),
         ] {
-            let frame = Frame::new(HEADER, enhanced, &data[..len]);
+            let frame = Frame::new(HEADER, enhanced, None, &data[..len]);
             match frame {
                 Ok(frame) => {
                     assert!(fits);
@@ -617,7 +649,7 @@ mod tests {
                 Err(error) => assert_eq!((fits, Some(error)), (false, too_long)),
             }
         }
-        let frame = Frame::new(HEADER, None, &[0; 513]);
+        let frame = Frame::new(HEADER, None, None, &[0; 513]);
         assert_eq!(frame.err(), too_long);
     }
 
