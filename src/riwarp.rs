@@ -101,6 +101,10 @@ module! {
             default: 0,
             description: "New devices agree on Send with Immediate by rdma_cm, 0 or 1 (default: 0)",
         },
+        ulpdu_limit: u16 {
+            default: 32782,
+            description: "Longest ULPDU of new devices to and from other riwarp devices, 0 for none beyond a TCP segment (default: 32782)",
+        },
         pairing_port: u16 {
             default: 24791,
             description: "TCP port of new devices for connections without rdma_cm, 0 for none (default: 24791)",
@@ -206,6 +210,7 @@ fn defaults() -> Result<Defaults> {
         peer_to_peer: switch("peer_to_peer", parameter(given::peer_to_peer.value()))?,
         eager_responder: switch("eager_responder", parameter(given::eager_responder.value()))?,
         extensions: switch("extensions", parameter(given::extensions.value()))?,
+        ulpdu_limit: parameter(given::ulpdu_limit.value()),
         pairing_port: parameter(given::pairing_port.value()),
         port_offset: parameter(given::port_offset.value()),
         ird_limit: depth_limit("ird_limit", parameter(given::ird_limit.value()))?,

@@ -16,7 +16,7 @@ options_of+=([stacks]='--root stacks --mem 3G' [docs]='--root stacks --smp 1' [s
 options_of+=([nvme_guests]='--guests 2 --restarts' [iser_guests]='--guests 2 --restarts')
 # Suites that look for nothing that takes two processors to happen. In the stock kernel they have
 # one: an emulated guest does its work in half the time then, and two guests share two processors.
-one_processor=' smoke leak log state capture tunnel iser nvme_srq fuzz exclusive extensions beside cmtools storage_docs rping listen idle '
+one_processor=' features smoke leak log state capture tunnel iser nvme_srq fuzz exclusive extensions beside cmtools storage_docs rping listen idle '
 
 # guest KERNEL SCRIPT: removes the mark that names the guest from each line.
 guest() {

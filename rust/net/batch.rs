@@ -166,6 +166,8 @@ pub struct TxBatch {
     filling: usize,
     /// Whether no chunk was allocated since the batch was made or was idle.
     rested: bool,
+    /// Whether TCP's segments have to be a multiple of 4 octets long.
+    rounds: bool,
     /// The memory cgroup that is charged for the chunks.
     owner: Memcg,
 }
@@ -188,8 +190,20 @@ impl TxBatch {
             appended: 0,
             filling: 0,
             rested: true,
+            rounds: true,
             owner,
         }
+    }
+
+    /// Leaves the length of TCP's segments as it is, since nothing is aligned with them.
+    pub fn keep_segment_size(&mut self) {
+        self.rounds = false;
+    }
+
+    /// Returns whether TCP's segments have to be a multiple of 4 octets long.
+    #[inline]
+    pub(super) fn rounds_segment_size(&self) -> bool {
+        self.rounds
     }
 
     /// Returns how many appended octets TCP has not accepted.

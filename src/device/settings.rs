@@ -13,6 +13,7 @@
 //! | `peer_to_peer` | 0, 1 | offer by `rdma_cm` that either side may send first (RFC 6581, 4) |
 //! | `eager_responder` | 0, 1 | the accepting side may send first also where that was not agreed |
 //! | `extensions` | 0, 1 | agree on the Send with Immediate with peers of `rdma_cm` that do too |
+//! | `ulpdu_limit` | 0 to 65535 | longest ULPDU to and from riwarp devices that have such a limit too |
 //! | `pairing_port` | 0 to 65535 | TCP port of connections without `rdma_cm`; 0: there are none |
 //! | `port_offset` | 0 to 65535 | TCP ports of `rdma_cm`'s connections: so far behind its own |
 //! | `ird_limit` | 1 to 128 | most Reads and atomic operations of the peer on a connection |
@@ -28,6 +29,10 @@
 //!
 //! `extensions` departs from MPA-3: it uses two flags that RFC 5044 reserves and requires to be
 //! zero. They are sent as zero unless the setting is on.
+//!
+//! `ulpdu_limit` too: Requests have a flag that RFC 5044 reserves, unless it is 0. A Responder does
+//! not check reserved flags, so only a riwarp device takes it for more. Below the length of a TCP
+//! segment it has no effect. The default is 32 KiB of a Write, whose payloads then are whole pages.
 //!
 //! Context: process; reading any.
 
@@ -91,6 +96,7 @@ pub(crate) struct Defaults {
     pub(crate) peer_to_peer: bool,
     pub(crate) eager_responder: bool,
     pub(crate) extensions: bool,
+    pub(crate) ulpdu_limit: u16,
     pub(crate) pairing_port: u16,
     pub(crate) port_offset: u16,
     pub(crate) ird_limit: DepthLimit,
@@ -110,6 +116,7 @@ impl Defaults {
             "peer_to_peer" => self.peer_to_peer = parse_switch(value)?,
             "eager_responder" => self.eager_responder = parse_switch(value)?,
             "extensions" => self.extensions = parse_switch(value)?,
+            "ulpdu_limit" => self.ulpdu_limit = value.parse().map_err(|_| EINVAL)?,
             "pairing_port" => self.pairing_port = value.parse().map_err(|_| EINVAL)?,
             "port_offset" => self.port_offset = value.parse().map_err(|_| EINVAL)?,
             "ird_limit" => self.ird_limit = DepthLimit::parse(value)?,
@@ -167,6 +174,7 @@ pub(crate) struct Settings {
     pub(crate) peer_to_peer: Atomic<bool>,
     pub(crate) eager_responder: Atomic<bool>,
     pub(crate) extensions: Atomic<bool>,
+    ulpdu_limit: Atomic<u32>,
     pairing_port: Atomic<u32>,
     port_offset: Atomic<u32>,
     ird_limit: Atomic<u32>,
@@ -182,6 +190,7 @@ impl Settings {
             peer_to_peer: Atomic::new(defaults.peer_to_peer),
             eager_responder: Atomic::new(defaults.eager_responder),
             extensions: Atomic::new(defaults.extensions),
+            ulpdu_limit: Atomic::new(defaults.ulpdu_limit.into()),
             pairing_port: Atomic::new(defaults.pairing_port.into()),
             port_offset: Atomic::new(defaults.port_offset.into()),
             ird_limit: Atomic::new(defaults.ird_limit.number().into()),
@@ -230,6 +239,17 @@ impl Settings {
     /// Returns whether to offer the peer-to-peer model in MPA Requests.
     pub(crate) fn peer_to_peer(&self) -> bool {
         self.peer_to_peer.load(Relaxed)
+    }
+
+    /// Returns the longest ULPDU to agree on with riwarp devices; [`None`] to agree on nothing.
+    pub(crate) fn ulpdu_limit(&self) -> Option<u16> {
+        let limit = u16::try_from(self.ulpdu_limit.load(Relaxed)).ok()?;
+        (limit != 0).then_some(limit)
+    }
+
+    /// Sets it; 0 for none.
+    pub(crate) fn set_ulpdu_limit(&self, limit: u16) {
+        self.ulpdu_limit.store(limit.into(), Relaxed);
     }
 
     /// Returns the TCP port of out-of-band connect; [`None`] if it is off.
@@ -296,6 +316,7 @@ pub(crate) const DEFAULTS: Defaults = Defaults {
     peer_to_peer: true,
     eager_responder: false,
     extensions: false,
+    ulpdu_limit: 32_782,
     pairing_port: 24_791,
     port_offset: 0,
     ird_limit: DepthLimit(MAX_DEPTH),
@@ -348,6 +369,7 @@ mod tests {
             ("peer_to_peer", "off"),
             ("eager_responder", "y"),
             ("extensions", "1"),
+            ("ulpdu_limit", "65535"),
             ("pairing_port", "0"),
             ("port_offset", "65535"),
             ("ird_limit", "1"),
@@ -361,6 +383,7 @@ mod tests {
             peer_to_peer: false,
             eager_responder: true,
             extensions: true,
+            ulpdu_limit: u16::MAX,
             pairing_port: 0,
             port_offset: u16::MAX,
             ird_limit: DepthLimit(1),
@@ -370,6 +393,7 @@ mod tests {
         for (name, value) in [
             ("crc", "2"),
             ("mpa_rev", "3"),
+            ("ulpdu_limit", "65536"),
             ("pairing_port", "65536"),
             ("port_offset", "-1"),
             ("ird_limit", "0"),
@@ -404,6 +428,7 @@ mod tests {
     #[test]
     fn a_new_device_has_the_defaults() {
         let settings = Settings::new(&DEFAULTS);
+        assert_eq!(settings.ulpdu_limit(), Some(32_782));
         assert!(settings.crc() && settings.peer_to_peer() && !settings.eager_responder());
         assert!(!settings.extensions());
         assert_eq!(settings.mpa_rev(), MpaRevision::Two);
@@ -416,6 +441,7 @@ mod tests {
             peer_to_peer: false,
             eager_responder: true,
             extensions: true,
+            ulpdu_limit: 0,
             pairing_port: 7,
             port_offset: 8,
             ird_limit: DepthLimit(3),
@@ -428,6 +454,7 @@ mod tests {
         assert_eq!(settings.pairing_port(), Some(7));
         assert_eq!(settings.port_offset(), 8);
         settings.set_pairing_port(0);
+        assert_eq!(settings.ulpdu_limit(), None);
         assert_eq!(settings.pairing_port(), None);
     }
 }

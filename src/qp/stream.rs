@@ -167,6 +167,9 @@ impl Qp {
         self.shared.inbound_reads.start(params.ird, &self.owner)?;
         conn.socket().charge_to(&self.owner)?;
         conn.socket().open_window();
+        if let Some(common) = params.features.common {
+            conn.set_features(common);
+        }
         let writes = self.shared.device.kind.write_completion(params.ord);
         self.shared.packed.store(false, Relaxed);
         let tx = TxStream::new(conn, params, params.extensions, writes, &self.owner)?;

@@ -10,8 +10,12 @@ use iwarp::{
         Action,
         Later, //
     },
+    features::Features,
     mpa::{
-        negotiate::Rtr,
+        negotiate::{
+            FeatureRules,
+            Rtr, //
+        },
         start::{
             Revision,
             RtrKinds, //
@@ -143,6 +147,8 @@ pub(crate) struct StreamParams {
     pub(crate) wait_first_fpdu: bool,
     /// The extensions that both ends support.
     pub(crate) extensions: Extensions,
+    /// What the ends tell each other about themselves.
+    pub(crate) features: FeatureRules,
 }
 
 /// A connection that carries a stream: its socket, and what its work item is asked to do.
@@ -154,6 +160,8 @@ pub(crate) struct StreamConnection {
     socket: Arc<Socket>,
     /// A set of [`Later`], of which none is ever taken back.
     asked: Atomic<u32>,
+    /// The longest ULPDU that the peer takes beyond a TCP segment, as far as it has told.
+    ulpdu_max: Atomic<u32>,
     /// Dropped last, after the socket is closed.
     _counted: Ref,
 }
@@ -169,6 +177,7 @@ impl StreamConnection {
             number,
             socket,
             asked: Atomic::new(0),
+            ulpdu_max: Atomic::new(0),
             _counted: counted,
         };
         Ok(Arc::new(connection, GFP_KERNEL)?)
@@ -183,6 +192,19 @@ impl StreamConnection {
     #[inline]
     pub(crate) fn socket(&self) -> &Socket {
         &self.socket
+    }
+
+    /// Notes what both ends can do, before the stream is attached, or before this end may send.
+    pub(crate) fn set_features(&self, common: Features) {
+        // ORDERING: whatever lets the transmit task send comes later and orders this before it.
+        self.ulpdu_max.store(common.ulpdu_max.into(), Relaxed);
+    }
+
+    /// Returns the longest ULPDU that the peer takes beyond a TCP segment; 0 if it has told none.
+    #[inline]
+    pub(crate) fn ulpdu_max(&self) -> u16 {
+        // CAST: only 16 bits are stored. ORDERING: see `set_features`.
+        self.ulpdu_max.load(Relaxed) as u16
     }
 
     /// Asks for something. The caller queues the work item of the connection. Context: any.

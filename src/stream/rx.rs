@@ -21,6 +21,7 @@ use iwarp::{
         Set, //
     },
     fault::Fault,
+    features::Features,
     lifecycle::Event,
     mpa::{
         self,
@@ -99,7 +100,9 @@ pub(crate) struct RxStream {
     cache: RegionCache,
     /// No FPDU has been accepted yet.
     untouched: bool,
-    /// Allowed kinds of the first FPDU, if the peer promised to send first (MPA-41).
+    /// What this end can do, until the peer has told what it can do in its first FPDU.
+    awaits: Option<Features>,
+    /// Allowed kinds of the first FPDU after that, if the peer promised to send first (MPA-41).
     expect_rtr: RtrKinds,
     flow: Flow,
     /// The FPDU whose memory is absent, if `flow` is [`Flow::Waiting`].
@@ -229,6 +232,7 @@ impl RxStream {
             written: Written::default(),
             cache: RegionCache::default(),
             untouched: true,
+            awaits: params.features.awaits,
             expect_rtr: params.expect_rtr,
             flow: Flow::Going,
             deferred: None,
@@ -291,7 +295,7 @@ impl RxStream {
     /// Processes complete FPDUs until the budget is used up.
     pub(crate) fn receive(&mut self, round: &mut RxRound<'_, '_>) {
         let available = round.inbound.available();
-        let mut pos = 0;
+        let mut pos = self.receive_features(round);
         // Stops where no length field is available: the usual end.
         while self.flow == Flow::Going && available - pos >= mpa::LENGTH_LEN {
             if pos >= BUDGET || round.fpdus.accepted >= BUDGET_FPDUS {
@@ -313,6 +317,36 @@ impl RxStream {
         }
         if pos != 0 {
             round.inbound.consume(pos);
+        }
+    }
+
+    /// Takes the features of the Initiator out of its first FPDU, if it tells them; returns the
+    /// length of that FPDU, which counts as no message of the peer. Leaves any other FPDU, an
+    /// incomplete one too.
+    #[inline]
+    fn receive_features(&mut self, round: &mut RxRound<'_, '_>) -> usize {
+        match self.awaits {
+            None => 0,
+            Some(ours) => self.receive_features_beside(round, ours),
+        }
+    }
+
+    #[cold]
+    fn receive_features_beside(&mut self, round: &mut RxRound<'_, '_>, ours: Features) -> usize {
+        let mut front = [0; FRONT_MAX];
+        let Some(fpdu) = Fpdu::at(round.inbound, 0, &mut front) else {
+            return 0;
+        };
+        self.awaits = None;
+        let header = front.get(mpa::LENGTH_LEN..).unwrap_or_default();
+        let is_damaged = self.crc == Crc::On && !fpdu.crc_is_right(round.inbound);
+        match Features::of_message(header, fpdu.ulpdu_len).filter(|_| !is_damaged) {
+            Some(theirs) => {
+                self.conn.set_features(ours.common(theirs));
+                round.fpdus.accepted += 1;
+                fpdu.len
+            }
+            None => 0,
         }
     }
 

@@ -27,6 +27,7 @@ use iwarp::{
     },
     ddp::Msn,
     fault::Fault,
+    features::Features,
     lifecycle::{
         Event,
         QpPhase, //
@@ -131,8 +132,8 @@ pub(crate) struct TxStream {
     marks: TxMarks,
     /// FPDUs packed but not yet counted in the statistics.
     fpdus: u64,
-    /// The EMSS from which the MULPDU was computed.
-    emss: u32,
+    /// The EMSS and the peer's limit from which the MULPDU was computed.
+    limits: (u32, u16),
     crc: Crc,
     /// Positions of the Markers, if the peer requested them.
     markers: Option<MarkerClock>,
@@ -144,8 +145,8 @@ pub(crate) struct TxStream {
     wr: SendWr,
     /// Dequeued work request that a fence or the ORD blocks.
     held: Option<Slot>,
-    /// The ready-to-receive message to send first.
-    rtr: Option<Rtr>,
+    /// The message to send first.
+    first: Option<FirstMessage>,
     /// `appended` when the pending idle check was scheduled, if one is pending.
     idle_checked_at: Option<u64>,
     /// Which side goes first when both the peer and the consumer have requests.
@@ -189,6 +190,15 @@ impl Job {
 enum Turn {
     Responses,
     Requests,
+}
+
+/// A message of the driver's own that begins a stream.
+#[derive(Clone, Copy)]
+enum FirstMessage {
+    /// This end's features, and what follows.
+    Features(Features, Option<Rtr>),
+    /// The ready-to-receive message.
+    Rtr(Rtr),
 }
 
 /// A message being sent.
@@ -286,14 +296,17 @@ impl TxStream {
             accepted: 0,
             marks: TxMarks::default(),
             fpdus: 0,
-            emss: 0,
+            limits: (0, 0),
             crc: params.crc,
             markers: (params.markers == Markers::On).then(MarkerClock::new),
             current: None,
             plan: Plan::empty(),
             wr: SendWr::default(),
             held: None,
-            rtr: params.send_rtr,
+            first: match params.features.tell {
+                Some(features) => Some(FirstMessage::Features(features, params.send_rtr)),
+                None => params.send_rtr.map(FirstMessage::Rtr),
+            },
             idle_checked_at: None,
             turn: Turn::Responses,
             closed: false,
@@ -315,13 +328,22 @@ impl TxStream {
         Ok(stream)
     }
 
-    /// Returns the length of the longest ULPDU that fits into one TCP segment (MPA-28).
-    fn mulpdu_now(&self) -> u16 {
-        let markers = match self.markers {
-            Some(_) => Markers::On,
-            None => Markers::Off,
+    /// Computes the length of the longest ULPDU again: the longest that fits into one TCP segment
+    /// (MPA-28), or a longer one if the peer takes such.
+    fn update_mulpdu(&mut self) {
+        let limits = (self.conn.socket().emss(), self.conn.ulpdu_max());
+        if limits == self.limits {
+            return;
+        }
+        self.limits = limits;
+        self.context.mulpdu = match (self.markers, limits) {
+            (Some(_), (emss, _)) => mpa::mulpdu(emss, Markers::On),
+            (None, (emss, 0)) => mpa::mulpdu(emss, Markers::Off),
+            (None, (emss, ulpdu_max)) => {
+                self.batch.keep_segment_size();
+                mpa::long_mulpdu(emss, ulpdu_max)
+            }
         };
-        mpa::mulpdu(self.conn.socket().emss(), markers)
     }
 
     /// Returns what has to happen after the round.
@@ -447,11 +469,7 @@ impl TxStream {
     fn fill(&mut self, qp: &QpShared, sender: &TcpSender<'_, '_>) -> Result<(), Pause> {
         let grow = sender.grow();
         // The MULPDU follows the EMSS, from batch to batch.
-        let emss = self.conn.socket().emss();
-        if emss != self.emss {
-            self.context.mulpdu = self.mulpdu_now();
-            self.emss = emss;
-        }
+        self.update_mulpdu();
         while self.batch.len() < BATCH_LEN {
             if self.current.is_some() {
                 // A Terminate may interrupt a message.
@@ -522,7 +540,7 @@ impl TxStream {
     /// Returns whether a cheap check finds nothing to send: the usual end of a round.
     #[inline]
     fn has_nothing(&self, qp: &QpShared) -> bool {
-        self.rtr.is_none()
+        self.first.is_none()
             && self.held.is_none()
             && !qp.inbound_reads.has_waiting()
             && qp.sq.looks_empty()
@@ -540,7 +558,7 @@ impl TxStream {
         if let Some(terminate) = qp.take_terminate() {
             let code = terminate_number(terminate.code);
             self.current = Some(Outgoing::bare(Message::Terminate(terminate), Job::Nothing));
-            self.context.mulpdu = self.mulpdu_now();
+            self.update_mulpdu();
             if self.cut_last(qp).is_ok() {
                 qp.device.stats.terminates_sent.inc();
                 qp.trace_terminate(TerminateSender::Here, code);

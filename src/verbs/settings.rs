@@ -62,6 +62,15 @@ pub(super) const FILES: &[Setting<RdmaDevice>] = &[
     switch!(c"peer_to_peer", peer_to_peer),
     switch!(c"eager_responder", eager_responder),
     switch!(c"extensions", extensions),
+    Setting {
+        name: c"ulpdu_limit",
+        show: |device, out| write!(out, "{}", device.settings.ulpdu_limit().unwrap_or(0)),
+        store: Some(|device, text| {
+            let limit = text.parse().map_err(|_| EINVAL)?;
+            device.settings.set_ulpdu_limit(limit);
+            Ok(())
+        }),
+    },
     depth_limit!(c"ird_limit", ird_limit, set_ird_limit),
     depth_limit!(c"ord_limit", ord_limit, set_ord_limit),
     Setting {

@@ -175,11 +175,12 @@ our_setting() {
 	fi
 }
 
-# With `extensions` on, riwarp offers Send with Immediate by a flag that RFC 5044 reserves. siw does
-# not know the flag and sends it back, which agrees on nothing: each message is as before, and a
-# Send with Immediate fails before riwarp sends an octet of it.
+# riwarp offers to tell its features by a flag that RFC 5044 reserves, and with `extensions` on Send
+# with Immediate by another one. siw does not know the flags and sends them back, which agrees on
+# nothing: each message is as before, in FPDUs of one segment, and a Send with Immediate fails before
+# riwarp sends an octet of it.
 extensions_on() {
-	local flags=0x11
+	local flags=0x15
 	[ "$TYPE_A" != siw ] || flags=0x10
 	our_setting crc 1
 	our_setting extensions 1
@@ -191,6 +192,8 @@ extensions_on() {
 		a req res=$flags
 		b rep res=$flags
 	END
+	awk -F 'ulpdulength=' '$2 + 0 > 1442 { print; bad = 1 } END { exit bad }' "$TMP/traffic.fields" ||
+		die 'an FPDU does not fit into a segment'
 	! grep 'opcode=0x0f' "$TMP/traffic.fields" || die 'a Send with Immediate has gone out'
 }
 

@@ -403,6 +403,7 @@ load_modules() {
 #   self        one device of TYPE in the initial namespace, both ends on it; traffic to its own
 #               address goes through lo, whose MTU is set (65536)
 #   initial     two devices of TYPE in the initial namespace, for consumers that know no other
+#   outside     the same, but B's end is in the initial namespace, which alone has counters
 #   siw-server  TYPE in a namespace as A, siw in the initial namespace as B
 #   siw-client  siw in the initial namespace as A, TYPE in a namespace as B
 # Towards siw, riwarp has the settings that the README recommends.
@@ -414,6 +415,7 @@ ends_up() {
 	load_modules "$MODULE" || return 1
 	case $topology in
 	netns) veth_ends "ria$n" "rib$n" "$mtu" ;;
+	outside) veth_ends "ria$n" - "$mtu" ;;
 	initial)
 		veth_ends - - "$mtu"
 		# A listener on the wildcard address answers through its own interface, so its packets

@@ -522,6 +522,7 @@ fn default_of(name: &str) -> u32 {
         "mpa_rev" => 2,
         "eager_responder" | "extensions" | "starved" => 0,
         "net_mtu" => 1500,
+        "ulpdu_limit" => 32_782,
         _ => 1,
     }
 }

@@ -8,6 +8,7 @@
 
 mod atomics;
 mod awaited;
+mod features;
 mod fpdu;
 mod initiator;
 mod memory;
@@ -69,6 +70,7 @@ pub(crate) fn all() -> Vec<Group> {
         group("timing", timing::cases()),
         group("responder", responder::cases()),
         group("initiator", initiator::cases()),
+        group("features", features::cases()),
         group("fpdu", fpdu::cases()),
         group("whole", whole::cases()),
         group("tagged", tagged::cases()),

@@ -74,9 +74,11 @@ pub(in crate::net) unsafe fn send_locked(
     batch: &mut TxBatch,
     more: SendHint,
 ) -> Result<usize> {
-    // SAFETY: `round_mss` requires a valid TCP socket that is locked: the caller owns `sk` or holds
-    // its spin lock. Its `struct sock` is the head of a `struct tcp_sock`.
-    unsafe { round_mss(sk.cast()) };
+    if batch.rounds_segment_size() {
+        // SAFETY: `round_mss` requires a valid TCP socket that is locked: the caller owns `sk` or
+        // holds its spin lock. Its `struct sock` is the head of a `struct tcp_sock`.
+        unsafe { round_mss(sk.cast()) };
+    }
     batch.send_with(more, |msg, len| {
         // SAFETY: `tcp_sendmsg_locked()` requires a valid TCP socket that is locked, which the
         // caller guarantees, and a message that describes memory of that length, which `send_with`

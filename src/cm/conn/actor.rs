@@ -584,6 +584,7 @@ impl StreamParams {
             expect_rtr: rtr,
             wait_first_fpdu: true,
             extensions: rules.extensions,
+            features: rules.features,
         }
     }
 }

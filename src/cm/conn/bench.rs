@@ -7,6 +7,7 @@
 
 use iwarp::{
     mpa::{
+        negotiate::FeatureRules,
         start::{
             Revision,
             RtrKinds, //
@@ -123,6 +124,7 @@ pub(crate) const PARAMS: StreamParams = StreamParams {
     expect_rtr: RtrKinds::NONE,
     wait_first_fpdu: false,
     extensions: Extensions::Rfc7306,
+    features: FeatureRules::NONE,
 };
 
 /// Octets of an untagged header.

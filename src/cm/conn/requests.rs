@@ -13,6 +13,7 @@ use core::num::NonZeroUsize;
 
 use iwarp::{
     actions::Later,
+    features::Features,
     mpa::{
         negotiate::{
             Config,
@@ -457,6 +458,9 @@ pub(in crate::cm) fn config(device: &Device, role: Role) -> Config {
         } else {
             Extensions::Rfc7306
         },
+        features: settings
+            .ulpdu_limit()
+            .map(|ulpdu_max| Features { ulpdu_max }),
         ..Config::default()
     }
 }

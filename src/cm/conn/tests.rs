@@ -257,6 +257,7 @@ mod masked {
     };
     use iwarp::{
         mpa::{
+            negotiate::FeatureRules,
             start::{
                 Revision,
                 RtrKinds, //
@@ -300,6 +301,7 @@ mod masked {
         expect_rtr: RtrKinds::NONE,
         wait_first_fpdu: false,
         extensions: Extensions::Rfc7306,
+        features: FeatureRules::NONE,
     };
 
     /// A queue pair with a stream whose peer is `far`, and memory accessible to both. Ended on

@@ -25,8 +25,13 @@ mod streams {
         queue::cq::Cq, //
     };
     use iwarp::{
+        mpa::negotiate::FeatureRules,
         order::SendPlacement,
-        receiver::SendSegment, //
+        receiver::SendSegment,
+        segment::{
+            Message,
+            Segmenter, //
+        }, //
     };
     use kernel::sync::SetOnce;
     use kernel_ext::{
@@ -125,8 +130,12 @@ mod streams {
 
         /// Makes a connection the one of the stream.
         fn start(&self, which: usize) -> Result {
+            self.start_with(which, &PARAMS)
+        }
+
+        fn start_with(&self, which: usize, params: &StreamParams) -> Result {
             self.qp
-                .start_rx(&self.connection(which), &PARAMS, Extensions::Rfc7306)
+                .start_rx(&self.connection(which), params, Extensions::Rfc7306)
         }
 
         /// Sends octets through a connection, and waits until they have arrived.
@@ -210,6 +219,86 @@ mod streams {
             }
             self.bench.destroy(&self.qp);
         }
+    }
+
+    /// What the receiver of a Responder can do in these tests.
+    const OURS: Features = Features { ulpdu_max: 20_000 };
+
+    /// Returns the first FPDU of an Initiator that tells its features.
+    fn features(theirs: Features) -> Result<[u8; 32]> {
+        let plan = Segmenter::new(Message::Features(theirs), 0)
+            .next(1000)
+            .ok_or(EINVAL)?;
+        let mut fpdu = [0; 32];
+        fpdu[..28].copy_from_slice(plan.header());
+        Ok(fpdu)
+    }
+
+    /// A stream whose receiver awaits the features of the peer.
+    fn awaiting() -> Result<RxRig> {
+        let rig = RxRig::new()?;
+        let params = StreamParams {
+            features: FeatureRules {
+                awaits: Some(OURS),
+                ..FeatureRules::NONE
+            },
+            ..PARAMS
+        };
+        rig.start_with(0, &params)?;
+        rig.qp.bind(rig.ours[0].bound())?;
+        Ok(rig)
+    }
+
+    impl RxRig {
+        fn untouched(&self) -> bool {
+            let rx = self.qp.shared.rx.lock();
+            rx.stream.as_ref().is_some_and(|stream| stream.untouched)
+        }
+    }
+
+    #[test]
+    fn features_of_the_initiator_are_no_message_of_its_consumer() -> Result {
+        for (theirs, common) in [(30_000, 20_000), (10_000, 10_000), (0, 0)] {
+            let rig = awaiting()?;
+            let told = features(Features { ulpdu_max: theirs })?;
+            rig.say(0, &told[..31])?;
+            rig.work();
+            assert_eq!((rig.left(0), rig.connection(0).ulpdu_max()), (31, 0));
+            rig.say(0, &told[31..])?;
+            rig.work();
+            assert_eq!((rig.left(0), rig.connection(0).ulpdu_max()), (0, common));
+            assert!(rig.untouched() && polled(&rig.cq).is_none());
+            rig.say(0, &send(1))?;
+            rig.work();
+            assert!(rig.received(1) && !rig.untouched());
+            // They come once, and only in front of everything.
+            rig.say(0, &told)?;
+            rig.work();
+            assert!(!rig.is_of(0));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn initiator_that_tells_no_features_takes_no_long_fpdus() -> Result {
+        let rig = awaiting()?;
+        rig.say(0, &send(1))?;
+        rig.work();
+        assert!(rig.received(1) && rig.is_of(0));
+        assert_eq!(rig.connection(0).ulpdu_max(), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn features_that_nobody_awaits_are_a_fault() -> Result {
+        let rig = RxRig::new()?;
+        rig.start(0)?;
+        rig.qp.bind(rig.ours[0].bound())?;
+        rig.say(0, &features(OURS)?)?;
+        rig.work();
+        assert!(!rig.is_of(0));
+        assert_eq!(rig.connection(0).ulpdu_max(), 0);
+        Ok(())
     }
 
     #[test]

@@ -83,6 +83,7 @@ use crate::{
 
 use super::{
     paging::want_atomic,
+    FirstMessage,
     Job,
     Outgoing,
     Pause,
@@ -110,10 +111,22 @@ enum Operated {
 }
 
 impl TxStream {
+    /// Makes the message that begins the stream the current one.
+    #[cold]
+    fn begin_stream(&mut self, qp: &QpShared, first: FirstMessage) {
+        self.current = Some(match first {
+            FirstMessage::Features(features, rtr) => {
+                self.first = rtr.map(FirstMessage::Rtr);
+                Outgoing::bare(Message::Features(features), Job::Nothing)
+            }
+            FirstMessage::Rtr(rtr) => self.context.rtr(qp, rtr),
+        });
+    }
+
     /// Makes the next message the current one; the error says why none can be sent now.
     pub(super) fn next_message(&mut self, qp: &QpShared) -> Result<(), Pause> {
-        if let Some(rtr) = self.rtr.take() {
-            self.current = Some(self.context.rtr(qp, rtr));
+        if let Some(first) = self.first.take() {
+            self.begin_stream(qp, first);
             return Ok(());
         }
         // MPA-9: a responder sends nothing before the initiator's first FPDU.

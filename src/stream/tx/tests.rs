@@ -52,6 +52,7 @@ mod tx {
     };
     use iwarp::{
         atomic::AtomicResponse,
+        mpa::negotiate::FeatureRules,
         rdmap::{
             ReadRequest,
             SendExtra, //
@@ -519,6 +520,36 @@ mod tx {
         Ok(())
     }
 
+    #[test]
+    fn stream_of_an_initiator_begins_with_its_features() -> Result {
+        let (near, far) = pair(Family::V4)?;
+        let (ours, theirs) = (
+            Features { ulpdu_max: 50_000 },
+            Features { ulpdu_max: 40_002 },
+        );
+        let params = StreamParams {
+            send_rtr: Some(Rtr::Write),
+            features: FeatureRules {
+                common: Some(ours.common(theirs)),
+                tell: Some(ours),
+                awaits: None,
+            },
+            ..PARAMS
+        };
+        let rig = TxRig::new(near, &params)?;
+        assert_eq!(rig.conn()?.connection.ulpdu_max(), 40_002);
+        rig.qp.transmit();
+        const FEATURES: usize = SEND + Features::LEN + CRC;
+        let mut octets = [0; FEATURES + TAGGED + CRC];
+        take(&far, &mut octets)?;
+        let len = (FEATURES - CRC - 2) as u16;
+        assert_eq!(octets[..2], len.to_be_bytes());
+        assert_eq!(Features::of_message(&octets[2..], len), Some(ours));
+        // The ready-to-receive message.
+        assert_eq!(octets[FEATURES..][..4], [0, 14, 0xc1, 0x40]);
+        Ok(())
+    }
+
     /// Most octets of a ULPDU in the tests of [`short`] FPDUs.
     const SHORT: u16 = 200;
     /// Octets of a message of several such FPDUs.
@@ -528,7 +559,7 @@ mod tx {
     fn short(qp: &Arc<Qp>) {
         let _ = qp.shared.tx.run(|tx| {
             if let Some(stream) = qp.shared.take_new_tx(tx) {
-                stream.emss = stream.conn.socket().emss();
+                stream.limits = (stream.conn.socket().emss(), 0);
                 stream.context.mulpdu = SHORT;
             }
             Next::Yield

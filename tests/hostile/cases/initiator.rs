@@ -214,7 +214,7 @@ fn request_of_the_device(b: &mut Bench<'_>) -> Outcome {
     let (mut wire, request) = b.called()?;
     require!(request.rev == 2, "revision {}", request.rev);
     require!(
-        request.flags == flag::CRC | flag::ENHANCED,
+        request.flags == flag::CRC | flag::ENHANCED | flag::FEATURES,
         "flags {:#x}",
         request.flags
     );
@@ -565,7 +565,8 @@ fn revision_1_by_setting(b: &mut Bench<'_>) -> Outcome {
     b.setting("mpa_rev", 1)?;
     b.puppet.data(b"rev 1")?;
     let (mut wire, request) = b.called()?;
-    require!(request == Start::request(1, b"rev 1"), "{request:?}");
+    let expected = Start::request(1, b"rev 1").plus_flags(flag::FEATURES);
+    require!(request == expected, "{request:?}");
     b.answer(&mut wire, &request, &Start::reply(1, &[]))?;
     b.puppet.ask(&format!("send {} 4 -", wire.conn))?;
     wire.expect_send(4)?;
@@ -577,7 +578,7 @@ fn send_with_immediate_is_offered_by_setting(b: &mut Bench<'_>) -> Outcome {
     for (value, bits) in [(0, 2), (1, 0), (1, 1), (1, 3), (1, 2), (1, 14)] {
         b.setting("extensions", value)?;
         let (mut wire, request) = b.called()?;
-        let flags = request.flags & 15;
+        let flags = request.flags & 11;
         require!(flags == value as u8, "{flags:#x} with the setting {value}");
         let reply = reply_to(&request, &[]).plus_flags(bits);
         b.answer(&mut wire, &request, &reply)?;

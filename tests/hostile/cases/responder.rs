@@ -195,7 +195,7 @@ fn plain_start_up(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn reserved_flags_are_neither_checked_nor_echoed(b: &mut Bench<'_>) -> Outcome {
-    for bits in [1, 2, 4, 8, 15] {
+    for bits in [1, 2, 3, 8, 12, 15] {
         let mut wire = b.connect_by(&Start::request(1, &[]).plus_flags(bits))?;
         is_plain(&wire)?;
         b.works(&mut wire)?;

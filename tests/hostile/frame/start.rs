@@ -10,6 +10,8 @@ pub(crate) mod flag {
     pub(crate) const CRC: u8 = 0x40;
     pub(crate) const REJECT: u8 = 0x20;
     pub(crate) const ENHANCED: u8 = 0x10;
+    /// Of a riwarp device: the Request offers to tell features.
+    pub(crate) const FEATURES: u8 = 0x04;
 }
 
 /// A start-up frame.

@@ -1,0 +1,135 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# FPDUs longer than a TCP segment, which only devices send that have agreed on them: by rdma_cm and
+# without it, in each role, with each setting that takes part in the start-up. What a stream sends
+# is judged by the number of FPDUs at B.
+set -eu
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+TYPE=riwarp
+
+# Messages of a run, and their length.
+COUNT=20
+SIZE=1048576
+
+# fpdus TOOL OPTIONS: runs a perftest program; sets FPDUS to how many FPDUs a message has at B.
+fpdus() {
+	local tool=$1 way=rx_fpdus before after
+	shift
+	# The peer answers Reads.
+	[[ $tool != ib_read_* ]] || way=tx_fpdus
+	before=$(counter "$DEV_B" $way)
+	"$@" || return 1
+	after=$(counter "$DEV_B" $way)
+	FPDUS=$(((after - before) / COUNT))
+}
+
+# by_rdma_cm TOOL, by_itself TOOL: a run with rdma_cm and without.
+by_rdma_cm() { perftest_pair "$1" -s $SIZE -n $COUNT -t 8; }
+by_itself() {
+	serve 60 "$1" -x 0 -d "$DEV_B" -p "$PORT" -s $SIZE -n $COUNT -t 8
+	call 60 "$1" -x 0 -d "$DEV_A" -p "$PORT" -s $SIZE -n $COUNT -t 8 "$IP4_B"
+	PORT=$((PORT + 1))
+}
+
+# has LEAST MOST TOOL HOW: checks how many FPDUs a message has.
+has() {
+	fpdus "$3" "$4" "$3"
+	echo "$3 $4: $FPDUS"
+	[ "$FPDUS" -ge "$1" ] && [ "$FPDUS" -le "$2" ] || die "$FPDUS FPDUs in a message"
+	PORT=$((PORT + 1))
+}
+
+# per_message LEAST MOST: checks it in each direction, with rdma_cm and without.
+per_message() {
+	has "$@" ib_write_bw by_rdma_cm
+	has "$@" ib_read_bw by_itself
+}
+
+# with_each_program LEAST MOST: checks it for each kind of message both ways.
+with_each_program() {
+	local tool
+	for tool in ib_write_bw ib_read_bw ib_send_bw; do
+		has "$@" $tool by_rdma_cm
+		has "$@" $tool by_itself
+	done
+}
+
+# limits A B: the longest ULPDU of each end.
+limits() {
+	setting "$NS_A" "$DEV_A" ulpdu_limit "$1"
+	setting - "$DEV_B" ulpdu_limit "$2"
+}
+
+# each NAME A [B]: a setting of both ends.
+each() {
+	setting "$NS_A" "$DEV_A" "$1" "$2"
+	setting - "$DEV_B" "$1" "${3:-$2}"
+}
+
+# A message of 1 MiB has 32 payloads of 32 KiB in Writes, or 33 FPDUs of which a Send has a little
+# less; in segments of 1448 octets, at least 725.
+as_they_come() { with_each_program 32 34; }
+whatever_the_crc() {
+	each crc 0
+	per_message 32 34
+	each crc 1
+}
+in_revision_1() {
+	each mpa_rev 1
+	per_message 32 34
+	each mpa_rev 2
+}
+without_peer_to_peer() {
+	each peer_to_peer 0
+	per_message 32 34
+	each peer_to_peer 1
+}
+with_extensions() {
+	each extensions 1 0
+	per_message 32 34
+	each extensions 1
+	per_message 32 34
+	each extensions 0
+}
+# The shorter limit counts, in both directions.
+the_lesser_one_counts() {
+	limits 9002 40000
+	per_message 117 118
+	limits 40000 9002
+	per_message 117 118
+}
+# 24 segments at most, whatever the ends take; at first TCP makes shorter ones.
+no_more_than_24_segments() {
+	limits 65535 65535
+	per_message 31 33
+}
+neither_end_alone() {
+	limits 0 32782
+	per_message 725 760
+	limits 32782 0
+	per_message 725 760
+	limits 0 0
+	with_each_program 725 760
+	limits 32782 32782
+}
+# TCP's segments keep their length: 1448 octets are a multiple of 4, those of an MTU of 1450 not.
+whatever_the_mtu() {
+	ends_mtu 1450
+	per_message 32 34
+	ends_mtu 9000
+	per_message 32 34
+	ends_mtu 1500
+}
+
+ends_up outside
+try as_they_come 120 as_they_come
+try whatever_the_crc 120 whatever_the_crc
+try in_revision_1 120 in_revision_1
+try without_peer_to_peer 120 without_peer_to_peer
+try with_extensions 200 with_extensions
+try the_lesser_one_counts 200 the_lesser_one_counts
+try no_more_than_24_segments 120 no_more_than_24_segments
+try neither_end_alone 300 neither_end_alone
+try whatever_the_mtu 200 whatever_the_mtu
+finish
