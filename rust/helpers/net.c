@@ -474,6 +474,26 @@ int riwarp_helper_tcp_inq(struct sock *sk)
 	return tcp_inq(sk);
 }
 
+bool riwarp_helper_tcp_is_refusing(const struct sock *sk);
+bool riwarp_helper_tcp_is_refusing(const struct sock *sk)
+{
+	/* Else TCP refuses because of the socket's own limit. */
+	return inet_csk(sk)->icsk_ack.pending & ICSK_ACK_NOMEM &&
+	       sk_rmem_alloc_get(sk) <= READ_ONCE(sk->sk_rcvbuf);
+}
+
+void riwarp_helper_sk_set_aside(struct sock *sk);
+void riwarp_helper_sk_set_aside(struct sock *sk)
+{
+	skb_queue_splice_tail_init(&sk->sk_receive_queue, &sk->sk_error_queue);
+}
+
+void riwarp_helper_sk_free_set_aside(struct sock *sk);
+void riwarp_helper_sk_free_set_aside(struct sock *sk)
+{
+	__skb_queue_purge_reason(&sk->sk_error_queue, SKB_CONSUMED);
+}
+
 /* Socket buffers and pages. */
 
 struct page *riwarp_helper_alloc_pages(bool sleep, unsigned int order);
@@ -505,6 +525,18 @@ struct skb_shared_info *riwarp_helper_skb_shinfo(const struct sk_buff *skb);
 struct skb_shared_info *riwarp_helper_skb_shinfo(const struct sk_buff *skb)
 {
 	return skb_shinfo(skb);
+}
+
+u32 riwarp_helper_tcp_skb_ack_seq(const struct sk_buff *skb);
+u32 riwarp_helper_tcp_skb_ack_seq(const struct sk_buff *skb)
+{
+	return TCP_SKB_CB(skb)->ack_seq;
+}
+
+void riwarp_helper_tcp_skb_set_ack_seq(struct sk_buff *skb, u32 seq);
+void riwarp_helper_tcp_skb_set_ack_seq(struct sk_buff *skb, u32 seq)
+{
+	TCP_SKB_CB(skb)->ack_seq = seq;
 }
 
 u32 riwarp_helper_tcp_skb_seq(const struct sk_buff *skb);

@@ -13,6 +13,12 @@
 //! [`Cursor`] locates a position in this structure. The view caches two cursors: a message is read
 //! in steps that go forwards, and back to its start ([`Inbound::mark`]).
 //!
+//! TCP that is out of memory drops each packet but one for which its queue is empty. A message of
+//! which the first part is in the queue would never be complete then. So that part is set aside
+//! ([`Inbound::set_aside_if_refused`]): its buffers move, charged to the socket as before, to the
+//! queue of errors, which a socket without a file, time stamps and `MSG_ZEROCOPY` does not use, and
+//! which TCP empties when the socket ends. The view has them in front of TCP's queue.
+//!
 //! The memory may change meanwhile: a packet from the local host may consist of pages that an
 //! application has mapped. So the octets are only copied or summed through raw pointers.
 //!
@@ -27,6 +33,7 @@ use crate::bindings;
 use crate::crc32c;
 use core::marker::PhantomData;
 use core::ptr;
+use core::ptr::NonNull;
 use kernel::ffi::c_int;
 use kernel::prelude::*;
 use kernel::types::NotThreadSafe;
@@ -35,13 +42,19 @@ mod cursor;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 
+use cursor::first_set_aside;
 use cursor::Cursor;
 
 type Sk = bindings::sock;
 type Skb = bindings::sk_buff;
 
 extern "C" {
+    fn riwarp_helper_sk_free_set_aside(sk: *mut Sk);
     fn riwarp_helper_sk_owned_by_user(sk: *const Sk) -> bool;
+    fn riwarp_helper_sk_set_aside(sk: *mut Sk);
+    fn riwarp_helper_tcp_is_refusing(sk: *const Sk) -> bool;
+    fn riwarp_helper_tcp_skb_ack_seq(skb: *const Skb) -> u32;
+    fn riwarp_helper_tcp_skb_set_ack_seq(skb: *mut Skb, seq: u32);
     fn riwarp_helper_tcp_inq(sk: *mut Sk) -> c_int;
 }
 
@@ -58,6 +71,9 @@ pub(super) enum SockLock {
     Softirq,
 }
 
+/// Most octets that are set aside: the longest message, an FPDU.
+const ASIDE_MAX: u32 = 1 << 17;
+
 /// In-order octets in TCP's receive queue.
 ///
 /// Positions count from the read position, which [`Inbound::consume`] moves. Context: that of the
@@ -66,14 +82,17 @@ pub(super) enum SockLock {
 /// # Invariants
 ///
 /// `sk` is a valid TCP socket, locked as `locked` says while this value lives. `available` octets
-/// from `seq` on are in its receive queue, which only this value changes; none if `locked` is
-/// `Unlocked`. `front` and `mark` point to members of that queue.
+/// from `seq` on are in its receive queue, the first `aside` of them in its queue of errors, which
+/// only this value changes; none if `locked` is `Unlocked`. `front` and `mark` point to members of
+/// these queues.
 pub struct Inbound<'a> {
     sk: *mut Sk,
     locked: SockLock,
     /// TCP's sequence number of the octet at position 0.
     seq: u32,
     available: u32,
+    /// How many octets of these are set aside.
+    aside: u32,
     /// Where the farthest access ended.
     front: Option<Cursor>,
     /// Where octets are read more than once.
@@ -131,6 +150,7 @@ impl<'a> Inbound<'a> {
             locked,
             seq: 0,
             available: 0,
+            aside: 0,
             front: None,
             mark: None,
             _socket: PhantomData,
@@ -145,8 +165,77 @@ impl<'a> Inbound<'a> {
             let available = unsafe { riwarp_helper_tcp_inq(sk) };
             // INVARIANT: TCP counts the octets in the queue, without the FIN.
             this.available = u32::try_from(available).unwrap_or(0);
+            // SAFETY: `first_set_aside` requires a valid socket that is locked, which the caller
+            // guarantees.
+            if let Some(first) = unsafe { first_set_aside(sk) } {
+                // SAFETY: `count_aside` requires the first buffer that is set aside.
+                unsafe { this.count_aside(first) };
+            }
         }
         this
+    }
+
+    /// Counts what was set aside.
+    ///
+    /// # Safety
+    ///
+    /// `first` must be the first buffer in the queue of errors of the locked socket.
+    #[cold]
+    unsafe fn count_aside(&mut self, first: NonNull<Skb>) {
+        // SAFETY: `TCP_SKB_CB()` is for socket buffers of TCP, of which the caller guarantees that
+        // `first` is one: `set_aside` alone queues there.
+        let seq = unsafe { riwarp_helper_tcp_skb_ack_seq(first.as_ptr()) };
+        // INVARIANT: `set_aside` has noted the number of the first octet, and left no octet between
+        // the last one and TCP's read position.
+        self.aside = self.seq.wrapping_sub(seq);
+        self.seq = seq;
+        self.available = self.available.wrapping_add(self.aside);
+    }
+
+    /// Sets all octets aside, at most those of one message, if TCP is about to drop a packet that
+    /// follows them because it has no memory. TCP takes the packet then, whatever the limits, since
+    /// its queue is empty. Without effect where TCP has memory, and where the buffers exceed the
+    /// limit of the socket, as short packets do. Call it from `data_ready` with the first part of a
+    /// message.
+    pub fn set_aside_if_refused(&mut self) {
+        let there = self.locked != SockLock::Unlocked && (1..ASIDE_MAX).contains(&self.available);
+        // SAFETY: The helper requires a valid TCP socket that is locked: by the type invariant it
+        // is.
+        if there && unsafe { riwarp_helper_tcp_is_refusing(self.sk) } {
+            self.set_aside();
+        }
+    }
+
+    /// Sets all octets aside.
+    #[cold]
+    fn set_aside(&mut self) {
+        // The cursors point to members of the queue that changes.
+        (self.front, self.mark) = (None, None);
+        let tp = self.sk.cast::<bindings::tcp_sock>();
+        // SAFETY: The place of a field is inside of the allocation: by the type invariant the
+        // socket is valid, and a `struct sock` of TCP is the head of a `struct tcp_sock`.
+        let copied_seq = unsafe { &raw mut (*tp).copied_seq };
+        // SAFETY: A field of a valid socket, which the lock keeps from changing.
+        let end = unsafe { (*tp).rcv_nxt };
+        // Not with a FIN, behind which nothing follows, or with urgent octets.
+        if end != self.seq.wrapping_add(self.available) {
+            return;
+        }
+        // SAFETY: The helper requires a valid socket that is locked: by the type invariant it is.
+        // It takes the lock of neither queue: the socket's lock protects that of TCP, and only this
+        // value uses the other one.
+        unsafe { riwarp_helper_sk_set_aside(self.sk) };
+        // SAFETY: `first_set_aside` requires a valid socket that is locked: by the type invariant
+        // it is.
+        if let Some(first) = unsafe { first_set_aside(self.sk) } {
+            // SAFETY: `TCP_SKB_CB()` is for socket buffers of TCP, of which `first` is one.
+            unsafe { riwarp_helper_tcp_skb_set_ack_seq(first.as_ptr(), self.seq) };
+        }
+        // INVARIANT: All octets up to `end` were in the queue.
+        self.aside = self.available;
+        // SAFETY: A field of a valid socket that is locked; readers without the lock see the old or
+        // the new value.
+        unsafe { copied_seq.write_volatile(end) };
     }
 
     /// Returns how many octets are in the queue. More may arrive after the present callback.
@@ -359,14 +448,47 @@ impl<'a> Inbound<'a> {
         if n > 0 {
             // The cursors may point to what this frees.
             (self.front, self.mark) = (None, None);
-            // SAFETY: `tcp_read_done()` requires a valid TCP socket that is locked: by the type
-            // invariant it is, since nothing is available in an unlocked one.
-            unsafe { bindings::tcp_read_done(self.sk, n) };
+            let of_tcp = if self.aside == 0 {
+                n
+            } else {
+                self.consume_aside(n)
+            };
+            if of_tcp != 0 {
+                // SAFETY: `tcp_read_done()` requires a valid TCP socket that is locked: by the type
+                // invariant it is, since nothing is available in an unlocked one.
+                unsafe { bindings::tcp_read_done(self.sk, of_tcp) };
+            }
             // INVARIANT: TCP has dropped `n` octets at the front of the queue.
             // CAST: At most `available`, which has 32 bits.
             self.seq = self.seq.wrapping_add(n as u32);
             self.available = self.available.wrapping_sub(n as u32);
         }
+    }
+
+    /// Takes octets off the front of what is set aside; returns how many of them are beyond it.
+    #[cold]
+    fn consume_aside(&mut self, n: usize) -> usize {
+        // CAST: `usize` has 64 bits.
+        if let Some(beyond) = n.checked_sub(self.aside as usize) {
+            // SAFETY: The helper requires a valid socket that is locked: by the type invariant it
+            // is, since octets are available. The cursors have been dropped.
+            unsafe { riwarp_helper_sk_free_set_aside(self.sk) };
+            // INVARIANT: Nothing is set aside any more.
+            self.aside = 0;
+            return beyond;
+        }
+        // CAST: less than `aside`, which has 32 bits.
+        let n = n as u32;
+        // SAFETY: `first_set_aside` requires a valid socket that is locked: by the type invariant
+        // it is.
+        if let Some(first) = unsafe { first_set_aside(self.sk) } {
+            let seq = self.seq.wrapping_add(n);
+            // SAFETY: `TCP_SKB_CB()` is for socket buffers of TCP, of which `first` is one.
+            unsafe { riwarp_helper_tcp_skb_set_ack_seq(first.as_ptr(), seq) };
+        }
+        // INVARIANT: A view begins at the number just noted, and passes over what is before it.
+        self.aside = self.aside.wrapping_sub(n);
+        0
     }
 
     /// Sends from the receive path, as [`super::Socket::send_batch`] does, but never sleeps.

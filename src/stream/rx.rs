@@ -318,6 +318,10 @@ impl RxStream {
         if pos != 0 {
             round.inbound.consume(pos);
         }
+        if pos != available && self.flow == Flow::Going {
+            // The first part of an FPDU is left.
+            round.inbound.set_aside_if_refused();
+        }
     }
 
     /// Takes the features of the Initiator out of its first FPDU, if it tells them; returns the

@@ -21,6 +21,8 @@ END
 #!/bin/bash
 case \$1 in
 starved) exec nsenter --mount=/proc/1/ns/mnt "$TMP/starve" "\$2" ;;
+# Pages that TCP may have on this machine; 0 for as many as it had.
+tcp_mem) exec nsenter --net=/proc/1/ns/net sh -c '[ "\$0" = 0 ] || set -- "\$0" "\$0" "\$0"; echo "\$@" >/proc/sys/net/ipv4/tcp_mem' "\$2" $(cat /proc/sys/net/ipv4/tcp_mem) ;;
 net_mtu) exec $AT_B ip link set "$NET_B" mtu "\$2" ;;
 # Where the device was made: other namespaces have no counters of it.
 counter) exec nsenter --mount=/proc/1/ns/mnt cat "/sys/class/infiniband/$DEV_B/ports/1/hw_counters/\$2" ;;

@@ -520,7 +520,7 @@ impl<'a> Bench<'a> {
 fn default_of(name: &str) -> u32 {
     match name {
         "mpa_rev" => 2,
-        "eager_responder" | "extensions" | "starved" => 0,
+        "eager_responder" | "extensions" | "starved" | "tcp_mem" => 0,
         "net_mtu" => 1500,
         "ulpdu_limit" => 32_782,
         _ => 1,

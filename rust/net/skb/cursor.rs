@@ -13,6 +13,7 @@ use super::Sk;
 use super::Skb;
 use crate::bindings;
 use core::ptr;
+use core::ptr::NonNull;
 use kernel::ffi::c_void;
 
 extern "C" {
@@ -25,12 +26,12 @@ extern "C" {
 ///
 /// # Invariants
 ///
-/// `skb` is the head of the receive queue of the view that the cursor was made for, or a member of
-/// it. Unless it is the head: `piece` is `skb` or in its tree of fragment lists, `depth` lists
-/// deep; `up` is the member of the list of `skb` that has `piece` in its own tree, if `depth` is 2
-/// or more; `part` is 0 for its linear part, or the number of a fragment plus 1, the last one of
-/// those that were joined. `from` and `left` are the address and length of the rest of that part;
-/// `from` is null if the CPU cannot read it.
+/// `skb` is the head of the receive queue of the view that the cursor was made for, or of the queue
+/// of what it has set aside, or a member of one. Unless it is a head: `piece` is `skb` or in its
+/// tree of fragment lists, `depth` lists deep; `up` is the member of the list of `skb` that has
+/// `piece` in its own tree, if `depth` is 2 or more; `part` is 0 for its linear part, or the number
+/// of a fragment plus 1, the last one of those that were joined. `from` and `left` are the address
+/// and length of the rest of that part; `from` is null if the CPU cannot read it.
 #[derive(Clone, Copy)]
 pub(super) struct Cursor {
     /// The position, from the read position.
@@ -52,8 +53,15 @@ impl Cursor {
     ///
     /// The receive queue of `inbound` must not change while the result is used.
     pub(super) unsafe fn first(inbound: &Inbound<'_>) -> Option<Self> {
-        // SAFETY: `queue_of` requires a valid socket: by the invariants of `Inbound` it is.
-        let skb = unsafe { queue_of(inbound.sk) };
+        // SAFETY: `aside_of` and `queue_of` require a valid socket: by the invariants of `Inbound`
+        // it is.
+        let skb = unsafe {
+            if inbound.aside == 0 {
+                queue_of(inbound.sk)
+            } else {
+                aside_of(inbound.sk)
+            }
+        };
         // INVARIANT: `skb` is the head; nothing is left of it.
         let mut cursor = Self {
             pos: 0,
@@ -296,6 +304,13 @@ impl Cursor {
                 return false;
             }
             self.skb = next;
+            // SAFETY: `aside_of` requires a valid socket: by the invariants of `Inbound` it is.
+            if next == unsafe { aside_of(inbound.sk) } {
+                // Behind what is set aside comes the receive queue.
+                // SAFETY: `queue_of` requires a valid socket: by the invariants of `Inbound` it is.
+                self.skb = unsafe { queue_of(inbound.sk) };
+                continue;
+            }
             // Members may overlap: TCP queues a packet that repeats octets if new ones follow.
             // SAFETY: `TCP_SKB_CB()` is for socket buffers in TCP's queues, of which `next` is a
             // valid one.
@@ -327,6 +342,31 @@ impl Cursor {
 unsafe fn queue_of(sk: *mut Sk) -> *mut Skb {
     // SAFETY: The field lies inside the allocation, since the caller guarantees that `sk` is valid.
     unsafe { &raw mut (*sk).sk_receive_queue }.cast()
+}
+
+/// Returns the head of the queue of what is set aside, as a member of it.
+///
+/// # Safety
+///
+/// `sk` must be a valid socket.
+#[inline]
+unsafe fn aside_of(sk: *mut Sk) -> *mut Skb {
+    // SAFETY: The field lies inside the allocation, since the caller guarantees that `sk` is valid.
+    unsafe { &raw mut (*sk).sk_error_queue }.cast()
+}
+
+/// Returns the first buffer that is set aside.
+///
+/// # Safety
+///
+/// `sk` must be a valid TCP socket that is locked.
+#[inline]
+pub(super) unsafe fn first_set_aside(sk: *mut Sk) -> Option<NonNull<Skb>> {
+    // SAFETY: `aside_of` requires a valid socket, which the caller guarantees.
+    let head = unsafe { aside_of(sk) };
+    // SAFETY: `next_of` requires a member of a queue or its head, which this is.
+    let first = unsafe { next_of(head) };
+    NonNull::new(first).filter(|_| first != head)
 }
 
 /// Returns the member after `skb` in a queue or fragment list.

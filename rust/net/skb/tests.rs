@@ -5,8 +5,10 @@
 #[kernel::prelude::kunit_tests(riwarp_skb)]
 mod skb {
     use super::super::*;
+    use crate::net::bench::eventually;
     use crate::net::bench::pair;
     use crate::net::Family;
+    use crate::net::Socket;
 
     extern "C" {
         fn riwarp_helper_skb_with(octets: *const u8, n: u32) -> *mut Skb;
@@ -115,5 +117,85 @@ mod skb {
         ];
         let queue = [(tree()?, 0), (skb(b"l", list)?, 7)];
         with_queue(21, &queue, |inbound| assert!(reads(inbound, &OCTETS[..21])))
+    }
+
+    /// Sends octets and waits until so many are there.
+    fn arrive(near: &Socket, far: &Socket, octets: &[u8], there: usize) -> Result {
+        far.send(octets)?;
+        eventually(|| near.with_inbound(|inbound| inbound.available()) == there)
+    }
+
+    /// Returns how many octets are in TCP's own queue.
+    fn in_tcp(near: &Socket) -> usize {
+        near.with_inbound(|inbound| inbound.available() - inbound.aside as usize)
+    }
+
+    #[test]
+    fn what_is_set_aside_is_read_in_front_of_what_follows() -> Result {
+        let (near, far) = pair(Family::V4)?;
+        arrive(&near, &far, &OCTETS[..5], 5)?;
+        arrive(&near, &far, &OCTETS[5..9], 9)?;
+        near.with_inbound(|inbound| {
+            inbound.consume(2);
+            inbound.set_aside();
+            assert!(reads(inbound, &OCTETS[2..9]));
+        });
+        assert_eq!(in_tcp(&near), 0);
+        arrive(&near, &far, &OCTETS[9..14], 12)?;
+        near.with_inbound(|inbound| assert!(reads(inbound, &OCTETS[2..14])));
+        assert_eq!(in_tcp(&near), 5);
+        // What has come since joins it.
+        near.with_inbound(|inbound| {
+            inbound.set_aside();
+            assert!(reads(inbound, &OCTETS[2..14]));
+        });
+        assert_eq!(in_tcp(&near), 0);
+        arrive(&near, &far, &OCTETS[14..20], 18)?;
+        // Taken off in pieces: before its end, at its end, and beyond.
+        for (pieces, left) in [(&[1, 3, 7][..], 13), (&[1][..], 14), (&[3, 2][..], 19)] {
+            let mut at = OCTETS.len() - 6 - near.with_inbound(|inbound| inbound.available());
+            near.with_inbound(|inbound| {
+                for piece in pieces {
+                    inbound.consume(*piece);
+                    at += piece;
+                    assert!(reads(inbound, &OCTETS[at..20]));
+                }
+            });
+            assert_eq!(at, left);
+        }
+        near.with_inbound(|inbound| {
+            assert_eq!((inbound.aside, inbound.available()), (0, 1));
+            inbound.consume(1);
+        });
+        arrive(&near, &far, OCTETS, 26)?;
+        near.with_inbound(|inbound| assert!(reads(inbound, OCTETS)));
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_set_aside_goes_with_its_socket_and_is_followed_by_the_end() -> Result {
+        let (near, far) = pair(Family::V4)?;
+        arrive(&near, &far, OCTETS, 26)?;
+        near.with_inbound(|inbound| inbound.set_aside());
+        far.shutdown_write();
+        eventually(|| near.with_inbound(|inbound| inbound.eof()))?;
+        near.with_inbound(|inbound| {
+            assert!(reads(inbound, OCTETS));
+            // Behind the end nothing follows.
+            inbound.set_aside();
+            assert!(reads(inbound, OCTETS));
+        });
+        // TCP warns if memory is left.
+        drop(near);
+        Ok(())
+    }
+
+    #[test]
+    fn nothing_is_set_aside_while_tcp_has_memory() -> Result {
+        let (near, far) = pair(Family::V4)?;
+        arrive(&near, &far, OCTETS, 26)?;
+        near.with_inbound(|inbound| inbound.set_aside_if_refused());
+        assert_eq!(in_tcp(&near), 26);
+        Ok(())
     }
 }

@@ -44,6 +44,7 @@ use crate::{
         Start, //
     },
     wire::{
+        fail,
         require,
         End,
         Failure,
@@ -88,6 +89,14 @@ pub(super) fn cases() -> Vec<Case> {
     ];
     let moving = "DDP-1 DDP-2 MPA-28";
     list.push(case("segments_follow_the_path", moving, segments_follow_the_path).alone());
+    list.push(
+        case(
+            "half_fpdus_while_tcp_has_no_memory",
+            "MPA-31",
+            half_fpdus_while_tcp_has_no_memory,
+        )
+        .alone(),
+    );
     type Make = fn(&Bench<'_>) -> Segment;
     let faulty: [(&str, Make); 6] = [
         ("a_wrong_stag", |b| write(b.ram.key ^ 0x100, 0, b"x")),
@@ -282,6 +291,39 @@ fn terminate_arrives_while_the_peer_keeps_sending(b: &mut Bench<'_>) -> Outcome 
         result
     })?;
     wire.ends(End::Any)
+}
+
+/// TCP that has no memory drops packets behind half an FPDU. The other half arrives all the same.
+fn half_fpdus_while_tcp_has_no_memory(b: &mut Bench<'_>) -> Outcome {
+    const STREAMS: usize = 500;
+    const LEN: usize = 32_768;
+    let data = pattern(LEN);
+    let octets = write(b.large.key, b.large.at, &data).fpdu();
+    let (first, second) = octets.split_at(octets.len() / 2);
+    let asked = read(1, 8, b.large.key, b.large.at + (LEN - 8) as u64);
+    let mut wires = Vec::new();
+    for _ in 0..STREAMS {
+        let mut wire = b.connect()?;
+        wire.put(first)?;
+        wires.push(wire);
+    }
+    b.serves()?;
+    // A tenth of what lies in the queues.
+    b.setting("tcp_mem", (STREAMS * first.len() / 10 / 4096) as u32)?;
+    thread::scope(|scope| {
+        let finish = |mut wire: Wire| -> Outcome {
+            wire.put(second)?;
+            wire.send(std::slice::from_ref(&asked))?;
+            wire.expect(&response(&data[LEN - 8..]))
+        };
+        let all: Vec<_> = (wires.into_iter())
+            .map(|wire| scope.spawn(move || finish(wire)))
+            .collect();
+        all.into_iter().try_for_each(|one| match one.join() {
+            Ok(finished) => finished,
+            Err(_) => fail!("panicked"),
+        })
+    })
 }
 
 fn empty_fpdu(b: &mut Bench<'_>) -> Outcome {
