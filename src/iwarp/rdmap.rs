@@ -94,9 +94,8 @@ pub enum Opcode {
     SendImmediate = 0xf,
     /// Send with Solicited Event and Immediate, marked by a reserved bit.
     SendSolicitedImmediate = 0x1f,
-    /// The Initiator's [`crate::features::Features`], marked by a reserved bit; only the first
-    /// message of a stream ([`crate::features::Features::of_message`]): [`Self::from_wire`] does not
-    /// know it.
+    /// The Initiator's [`crate::features::Features`], marked by a reserved bit. Only the first
+    /// message of a stream can be one, so [`Self::from_wire`] does not know it.
     Features = 0x2f,
 }
 

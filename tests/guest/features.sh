@@ -113,12 +113,37 @@ neither_end_alone() {
 	with_each_program 725 760
 	limits 32782 32782
 }
-# TCP's segments keep their length: 1448 octets are a multiple of 4, those of an MTU of 1450 not.
 whatever_the_mtu() {
 	ends_mtu 1450
 	per_message 32 34
 	ends_mtu 9000
 	per_message 32 34
+	ends_mtu 1500
+}
+
+# segments_are LENGTH: succeeds if TCP makes segments of this length for the device at A.
+segments_are() { in_ns "$NS_A" ss -Htin 'sport = :24791 or dport = :24791' | grep -q "[[:space:]]mss:$1 "; }
+
+# during LENGTH: checks it while a transfer runs.
+during() {
+	serve 60 ib_write_bw -x 0 -d "$DEV_B" -p "$PORT" -D 60
+	wait_listen "$PORT"
+	start "$NS_A" "$TMP/writer" ib_write_bw -x 0 -d "$DEV_A" -p "$PORT" -D 60 "$IP4_B"
+	eventually 20 segments_are "$1" ||
+		die "not $1: $(in_ns "$NS_A" ss -Htin 'sport = :24791 or dport = :24791')"
+	kill "$STARTED"
+	wait "$STARTED" || true
+	PORT=$((PORT + 1))
+}
+
+# FPDUs that fit into a segment need one of a multiple of 4 octets, which 1398 is not. Others leave
+# TCP's length as it is.
+segments_keep_their_length() {
+	ends_mtu 1450
+	limits 0 0
+	during 1396
+	limits 32782 32782
+	during 1398
 	ends_mtu 1500
 }
 
@@ -132,4 +157,5 @@ try the_lesser_one_counts 200 the_lesser_one_counts
 try no_more_than_24_segments 120 no_more_than_24_segments
 try neither_end_alone 300 neither_end_alone
 try whatever_the_mtu 200 whatever_the_mtu
+try segments_keep_their_length 100 segments_keep_their_length
 finish

@@ -61,8 +61,8 @@ pub struct Config {
     /// [`Extensions::SendImmediate`]: an Initiator offers the Send with Immediate, a Responder
     /// takes that offer, both by flags that RFC 5044 reserves (MPA-3).
     pub extensions: Extensions,
-    /// What to tell peers that are riwarp devices, by further flags that RFC 5044 reserves; [`None`]
-    /// to ask and tell nothing.
+    /// What to tell peers that are riwarp devices, by further flags that RFC 5044 reserves.
+    /// [`None`]: nothing is told or asked.
     pub features: Option<Features>,
 }
 

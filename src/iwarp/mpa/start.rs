@@ -7,8 +7,8 @@
 //! ```
 //!
 //! If revision is 2 and the S flag is set, the first 4 octets of the private data are the
-//! [`Enhanced`] data. In a Reply of a riwarp device [`Features`] may follow. The rest is the ULP's. [`super::negotiate`] says what the fields mean for
-//! the two ends.
+//! [`Enhanced`] data. In a Reply of a riwarp device [`Features`] may follow. The rest is the ULP's.
+//! [`super::negotiate`] says what the fields mean for the two ends.
 //!
 //! Pure; process context, a [`Frame`] takes more than 500 octets of stack.
 //!
