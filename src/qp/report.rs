@@ -65,7 +65,8 @@ impl Qp {
         let conn = conn.as_ref();
         if let Some(conn) = conn {
             let (local, peer) = conn.connection.socket().addr_pair();
-            out.write_fmt(fmt!(" local={local} peer={peer}"))?;
+            let ulpdu_max = conn.connection.ulpdu_max();
+            out.write_fmt(fmt!(" local={local} peer={peer} ulpdu_max={ulpdu_max}"))?;
         }
         if let Some(negotiated) = negotiated {
             out.write_fmt(fmt!(

@@ -10,6 +10,12 @@ set -eu
 # shellcheck source=starve.sh
 . "$(dirname "$0")/starve.sh"
 
+# fpdus MTU LIMIT: sets how long they are.
+fpdus() {
+	ip link set lo mtu "$1"
+	setting - "$DEV_A" ulpdu_limit "$2"
+}
+
 # sweep: runs the operations on a device of TYPE, each in a process of its own.
 sweep() {
 	local name
@@ -29,6 +35,11 @@ sweep() {
 		case $name in
 		add_device) spare_kernel ib_register_device ;;
 		*) spare_kernel __alloc_object || true ;;
+		esac
+		# Copies of more than 8 KiB do not come from a slab, at which the lasting shortage is aimed.
+		case $name in
+		lasting_shortage_*) fpdus 3000 0 ;;
+		*) fpdus 65536 32782 ;;
 		esac
 		rm -f "$TMP/counts"
 		# The program ends each wait itself. With a hundred failures, add_device takes minutes beside

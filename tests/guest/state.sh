@@ -63,7 +63,7 @@ connected() {
 	[ "$TYPE" = riwarp ] || posted='\?'
 	fresh_ends
 	join 4194304 2
-	shows_soon qps "$DEV_A" phase=rts via=rdma_cm "peer=$IP4_B:$PORT" mpa_rev=2 crc=1 markers=0 ord=2 \
+	shows_soon qps "$DEV_A" phase=rts via=rdma_cm "peer=$IP4_B:$PORT" ulpdu_max=32782 mpa_rev=2 crc=1 markers=0 ord=2 \
 		consumer=process tx_waits=- rx_waits=- reads=0 unacked=0
 	shows_soon qps "$DEV_B" phase=rts "local=$IP4_B:$PORT" "peer=$IP4_A:[0-9]*" crc=1 ird=2 "rq_posted=$posted"
 	shows_soon conns "$DEV_A" phase=open "peer=$IP4_B:$PORT" tcp=Established 'qp=[0-9]*'
