@@ -220,19 +220,19 @@ trace_requests() {
 	join 65536 2
 	qp=$(traced conn_established | sed -n "s/.* dev=$DEV_A .* \(qpn=[0-9]*\) .*/\1/p")
 	# The life of a Write of several FPDUs. Its position in the queue is in each line.
-	ask a write "$C" "$FROM" 0 5000 "$AT" "$KEY" -
-	in_order_soon "^wr_start dev=$DEV_A $qp .*opcode=RDMA_WRITE len=5000"
+	ask a write "$C" "$FROM" 0 50000 "$AT" "$KEY" -
+	in_order_soon "^wr_start dev=$DEV_A $qp .*opcode=RDMA_WRITE len=50000"
 	seq=$(traced wr_start | sed -n "s/.* \(seq=[0-9]*\) .* opcode=RDMA_WRITE .*/\1/p")
 	in_order_soon "^post_send dev=$DEV_A $qp posted=[1-9]" \
-		"^wr_start dev=$DEV_A $qp $seq wr_id=0x[0-9a-f]* opcode=RDMA_WRITE len=5000" \
-		"^message_out dev=$DEV_A $qp $seq opcode=WRITE len=5000" \
-		"^wr_complete dev=$DEV_A $qp $seq wr_id=0x[0-9a-f]* opcode=RDMA_WRITE status=SUCCESS len=5000"
+		"^wr_start dev=$DEV_A $qp $seq wr_id=0x[0-9a-f]* opcode=RDMA_WRITE len=50000" \
+		"^message_out dev=$DEV_A $qp $seq opcode=WRITE len=50000" \
+		"^wr_complete dev=$DEV_A $qp $seq wr_id=0x[0-9a-f]* opcode=RDMA_WRITE status=SUCCESS len=50000"
 	[ "$(traced message_out | grep -c "dev=$DEV_A $qp $seq ")" = 1 ] || die "$(traced message_out)"
 	# Each FPDU has 14 octets of headers, and all of them the payload. One without is the first
 	# message of the connection.
 	in_order_soon "^fpdu_in dev=$DEV_B .*opcode=WRITE len=[0-9]* last=1"
 	traced fpdu_in | sed -n "s/.*dev=$DEV_B .*opcode=WRITE len=\([0-9]*\) last=\([01]\)/\1 \2/p" >"$TMP/writes"
-	awk '$1 > 14 { count++; sum += $1 - 14; last += $2 } END { exit !(sum == 5000 && last == 1 && $2 == 1 && count > 1) }' "$TMP/writes" ||
+	awk '$1 > 14 { count++; sum += $1 - 14; last += $2 } END { exit !(sum == 50000 && last == 1 && $2 == 1 && count > 1) }' "$TMP/writes" ||
 		die "$(traced fpdu_in)"
 	# A Read, whose Request belongs to it, and whose Response does not.
 	ask a read "$C" "$FROM" 0 3000 "$AT" "$KEY" -
