@@ -77,7 +77,8 @@ device_moves_and_comes_back() {
 	in_ns beyond rdma link add beyond0 type "$TYPE" netdev d1
 	start beyond "$TMP/other" rping -s -P -p $((PORT + 1))
 	other=$STARTED
-	wait_listen $((PORT + 1)) || die "no listener in another namespace: $(last_line "$TMP/other")"
+	# Until it is in that namespace, the program above would be taken for it.
+	eventually 20 listens_beyond || die "no listener in another namespace: $(last_line "$TMP/other")"
 	rdma dev set moves0 netns elsewhere
 	netns_del elsewhere
 	eventually 20 link_exists - moves0 || die 'the device has not come back'
@@ -88,6 +89,7 @@ device_moves_and_comes_back() {
 	ip link del d0
 	netns_del beyond
 }
+listens_beyond() { in_ns beyond ss -Htln "sport = :$((PORT + 1))" | grep -q .; }
 wait_on_device() { eventually 20 listens_on_d0; }
 listens_on_d0() { ss -Htln "sport = :$PORT" | grep -q '%d0:'; }
 served() { rping -c -a 10.90.5.1 -p "$PORT" -C 2 -V >"$TMP/rping" 2>&1 || die "rping: $(last_line "$TMP/rping")"; }
