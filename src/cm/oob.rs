@@ -357,7 +357,7 @@ mod tests {
     use super::*;
     use crate::bench::Bench;
     use iwarp::oob::{
-        Features,
+        FeatureBits,
         Psn,
         QpAddr, //
     };
@@ -382,7 +382,7 @@ mod tests {
             remote: end(2),
             receive_psn: Psn::new(1),
             send_psn: None,
-            features: Features::NONE,
+            features: FeatureBits::NONE,
         };
         let here = address(Family::V4, 0);
         let waits = || {

@@ -68,9 +68,9 @@ impl fmt::Debug for Psn {
 
 /// What an end can do beyond the RFCs, a set of bits. Unknown ones are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Features(u16);
+pub struct FeatureBits(u16);
 
-impl Features {
+impl FeatureBits {
     /// Nothing.
     pub const NONE: Self = Self(0);
     /// Takes RDMAP's experimental opcode 0xF (RFC 6580) for a Send with immediate data.
@@ -100,7 +100,7 @@ pub struct Announcement {
     /// The number that the sender expects first.
     pub receive_psn: Psn,
     /// What the sender can do.
-    pub features: Features,
+    pub features: FeatureBits,
 }
 
 impl Announcement {
@@ -140,7 +140,7 @@ impl Announcement {
                 (false, _) => None,
             },
             receive_psn: Psn(below_24(take_u32::<12, REST_LEN>(rest))?),
-            features: Features(take_u16::<6, FRONT_LEN>(front)),
+            features: FeatureBits(take_u16::<6, FRONT_LEN>(front)),
         })
     }
 
@@ -219,7 +219,7 @@ pub struct Pair {
     /// The number that this end begins with; [`None`] as long as it may neither send nor connect.
     pub send_psn: Option<Psn>,
     /// What this end can do.
-    pub features: Features,
+    pub features: FeatureBits,
 }
 
 impl Pair {
@@ -307,7 +307,7 @@ impl Pair {
     /// Returns which messages both ends understand. A getter.
     pub const fn agree(&self, theirs: &Announcement) -> Extensions {
         let both = self.features.intersection(theirs.features);
-        if both.contains(Features::SEND_IMMEDIATE) {
+        if both.contains(FeatureBits::SEND_IMMEDIATE) {
             Extensions::SendImmediate
         } else {
             // A peer that does not know the messages of RFC 7306 does not send them.

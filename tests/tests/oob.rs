@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 use iwarp::oob::{
     ConnectState,
-    Features,
+    FeatureBits,
     Judgement,
     Pair,
     Psn,
@@ -77,7 +77,7 @@ fn pair(side: usize) -> Pair {
         remote: end(1 - side),
         receive_psn: Psn::new(1),
         send_psn: Some(Psn::new(1)),
-        features: Features::NONE,
+        features: FeatureBits::NONE,
     }
 }
 

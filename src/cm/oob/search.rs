@@ -31,7 +31,7 @@ use iwarp::{
         AddrPair,
         Announcement,
         ConnectState,
-        Features,
+        FeatureBits,
         Judgement,
         Pair,
         Pauses,
@@ -348,9 +348,9 @@ impl OobSearch {
             receive_psn: Psn::new(attr.rq_psn),
             send_psn: None,
             features: if qp.shared.tells_immediate_data() {
-                Features::SEND_IMMEDIATE
+                FeatureBits::SEND_IMMEDIATE
             } else {
-                Features::NONE
+                FeatureBits::NONE
             },
         };
         if here.family() != to.family() {
@@ -791,7 +791,7 @@ mod tests {
             remote: end(qp.shared.number + 1),
             receive_psn: Psn::new(1),
             send_psn: None,
-            features: Features::NONE,
+            features: FeatureBits::NONE,
         };
         let here = address(Family::V4, 0);
         Ok(OobSearchInner {

@@ -23,7 +23,7 @@ mod oob {
             remote,
             receive_psn: Psn::new(receive),
             send_psn: Some(Psn::new(send)),
-            features: Features::NONE,
+            features: FeatureBits::NONE,
         };
         (
             pair(small, large, 0x11_1111, 0x22_2222),
@@ -35,8 +35,8 @@ mod oob {
     fn a_send_with_immediate_wants_both_to_know_it() {
         let (mut small, mut large) = pairs();
         for (mine, theirs) in [(0, 0), (0, 1), (1, 0), (0xffff, 1), (1, 0xffff), (2, 2)] {
-            small.features = Features(mine);
-            large.features = Features(theirs);
+            small.features = FeatureBits(mine);
+            large.features = FeatureBits(theirs);
             let agreed = small.agree(&large.announcement());
             assert_eq!(agreed, large.agree(&small.announcement()));
             let expected = if mine & theirs & 1 != 0 {
@@ -50,10 +50,10 @@ mod oob {
 
     #[test]
     fn no_feature_is_none_of_them() {
-        assert_eq!(Features::NONE, Features(0));
-        assert_eq!(Features::default(), Features::NONE);
-        assert!(!Features::NONE.contains(Features::SEND_IMMEDIATE));
-        assert!(Features(!0).contains(Features::SEND_IMMEDIATE));
+        assert_eq!(FeatureBits::NONE, FeatureBits(0));
+        assert_eq!(FeatureBits::default(), FeatureBits::NONE);
+        assert!(!FeatureBits::NONE.contains(FeatureBits::SEND_IMMEDIATE));
+        assert!(FeatureBits(!0).contains(FeatureBits::SEND_IMMEDIATE));
         let octets = pairs().0.announcement().encode();
         assert_eq!(octets[6..8], [0, 0]);
     }
@@ -78,7 +78,7 @@ mod oob {
             to: QpNumber::new(0x01_0203),
             send_psn: Some(Psn::new(0x11_2233)),
             receive_psn: Psn::new(0xff_ffff),
-            features: Features::SEND_IMMEDIATE,
+            features: FeatureBits::SEND_IMMEDIATE,
         };
         assert_eq!(announcement.encode(), GOLDEN);
         assert_eq!(Announcement::decode(&GOLDEN), Ok(announcement));
