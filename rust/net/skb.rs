@@ -71,7 +71,7 @@ pub(super) enum SockLock {
     Softirq,
 }
 
-/// Most octets that are set aside: the longest message, an FPDU.
+/// More octets than an FPDU has: so many are not set aside.
 const ASIDE_MAX: u32 = 1 << 17;
 
 /// In-order octets in TCP's receive queue.

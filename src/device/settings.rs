@@ -13,7 +13,7 @@
 //! | `peer_to_peer` | 0, 1 | offer by `rdma_cm` that either side may send first (RFC 6581, 4) |
 //! | `eager_responder` | 0, 1 | the accepting side may send first also where that was not agreed |
 //! | `extensions` | 0, 1 | agree on the Send with Immediate with peers of `rdma_cm` that do too |
-//! | `ulpdu_limit` | 0 to 65535 | longest ULPDU to and from riwarp devices that have such a limit too |
+//! | `ulpdu_limit` | 0 to 65535 | longest ULPDU to and from other riwarp devices |
 //! | `pairing_port` | 0 to 65535 | TCP port of connections without `rdma_cm`; 0: there are none |
 //! | `port_offset` | 0 to 65535 | TCP ports of `rdma_cm`'s connections: so far behind its own |
 //! | `ird_limit` | 1 to 128 | most Reads and atomic operations of the peer on a connection |

@@ -540,9 +540,10 @@ impl Responder {
                 ord: depths.ord.min(WireDepth::MAX),
             },
         );
-        rules.features.awaits = self.config.features.filter(|_| request.header.features);
+        let features = self.config.features.filter(|_| request.header.features);
+        rules.features.awaits = features;
         let enhanced = request.enhanced.map(|asked| self.agree(&asked, &mut rules));
-        let reply = self.frame(request, Outcome::Accepted, enhanced, private_data)?;
+        let reply = self.frame(request, Outcome::Accepted, enhanced, features, private_data)?;
         Ok(Accepted {
             reply,
             rules,
@@ -563,7 +564,7 @@ impl Responder {
                 &mut rules(&self.config, &request.header, Depths::default()),
             )
         });
-        self.frame(request, Outcome::Rejected, enhanced, private_data)
+        self.frame(request, Outcome::Rejected, enhanced, None, private_data)
     }
 
     /// Returns the answer to enhanced data, and adapts the rules to it.
@@ -603,19 +604,18 @@ impl Responder {
         request: &Request,
         outcome: Outcome,
         enhanced: Option<Enhanced>,
+        features: Option<Features>,
         private_data: &[u8],
     ) -> Result<Frame, StartError> {
-        let accepted = outcome == Outcome::Accepted;
-        let features = (self.config.features).filter(|_| accepted && request.header.features);
         let header = StartHeader {
             kind: FrameKind::Reply,
             markers: self.config.markers,
             crc: either(self.config.crc, request.header.crc),
-            rejected: !accepted,
+            rejected: outcome == Outcome::Rejected,
             // MPA-33: the revision of the Request.
             revision: request.header.revision,
             enhanced: false,
-            send_immediate: accepted
+            send_immediate: outcome == Outcome::Accepted
                 && extensions(&self.config, &request.header) == Extensions::SendImmediate,
             features: features.is_some(),
             private_len: 0,

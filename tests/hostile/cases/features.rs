@@ -6,6 +6,10 @@
 use super::{
     case,
     code,
+    fpdu::{
+        longest_of,
+        MSS, //
+    },
     scripts,
     Case, //
 };
@@ -52,8 +56,6 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// The limit of a device.
 const LIMIT: u16 = 32_782;
-/// An FPDU of the least payload that fits into no segment.
-const SHORT: usize = 1448;
 
 /// Returns the octets that tell a limit.
 fn block(ulpdu_max: u16) -> Vec<u8> {
@@ -80,19 +82,6 @@ fn offered(b: &Bench<'_>, request: &Start) -> Outcome<Wire> {
     Ok(wire)
 }
 
-/// Has the device send a message, and returns the length of its longest FPDU.
-fn longest(b: &mut Bench<'_>, wire: &mut Wire) -> Outcome<usize> {
-    const LEN: usize = 200_000;
-    b.puppet.ask(&format!("send {} {LEN} -", wire.conn))?;
-    let (mut longest, mut total) = (0, 0);
-    while total < LEN {
-        let got = wire.get()?;
-        total += got.data().len();
-        longest = longest.max((2 + got.len()).next_multiple_of(4) + 4);
-    }
-    Ok(longest)
-}
-
 /// Checks that the longest FPDU is as long as this ULPDU makes it.
 fn is_long(longest: usize, ulpdu: u16) -> Outcome {
     let most = (2 + usize::from(ulpdu)).next_multiple_of(4) + 4;
@@ -110,13 +99,13 @@ fn features_of_the_responder(b: &mut Bench<'_>) -> Outcome {
     ] {
         let mut wire = offered(b, &request)?;
         wire.send(&[told(20_002), write(0, 0, &[])])?;
-        is_long(longest(b, &mut wire)?, 20_002)?;
+        is_long(longest_of(b, &mut wire)?, 20_002)?;
         b.works(&mut wire)?;
     }
     // The device's limit counts too.
     let mut wire = offered(b, &Start::request(1, &[]))?;
     wire.send(&[told(65_535), write(0, 0, &[])])?;
-    is_long(longest(b, &mut wire)?, LIMIT)?;
+    is_long(longest_of(b, &mut wire)?, LIMIT)?;
     // It sends nothing before the message behind the features.
     let mut wire = offered(b, &Start::request(1, &[]))?;
     wire.send(&[told(20_002)])?;
@@ -142,7 +131,7 @@ fn features_of_the_initiator(b: &mut Bench<'_>) -> Outcome {
         let got = wire.take(first.len())?;
         require!(got == first, "{} instead of features", hex(&got));
         take_rtr(&mut wire)?;
-        is_long(longest(b, &mut wire)?, limit.min(LIMIT))?;
+        is_long(longest_of(b, &mut wire)?, limit.min(LIMIT))?;
         b.works(&mut wire)?;
     }
     Ok(())
@@ -152,14 +141,14 @@ fn features_octet_by_octet(b: &mut Bench<'_>) -> Outcome {
     let mut wire = offered(b, &Start::request(1, &[]))?;
     wire.trickle(&told(20_002).fpdu())?;
     wire.send(&[write(0, 0, &[])])?;
-    is_long(longest(b, &mut wire)?, 20_002)
+    is_long(longest_of(b, &mut wire)?, 20_002)
 }
 
 fn initiator_without_features_gets_short_fpdus(b: &mut Bench<'_>) -> Outcome {
     let mut wire = offered(b, &Start::request(1, &[]))?;
     wire.send(&[write(0, 0, &[])])?;
-    let longest_of = longest(b, &mut wire)?;
-    require!(longest_of <= SHORT, "{longest_of} octets");
+    let longest = longest_of(b, &mut wire)?;
+    require!(longest <= MSS, "{longest} octets");
     b.works(&mut wire)
 }
 
@@ -208,8 +197,8 @@ fn reply_that_only_looks_like_one_with_features(b: &mut Bench<'_>) -> Outcome {
         let event = b.puppet.wait(&format!("established {}", wire.conn))?;
         require!(event[2] == hex(data), "private data {}", event[2]);
         take_rtr(&mut wire)?;
-        let longest_of = longest(b, &mut wire)?;
-        require!(longest_of <= SHORT, "{longest_of} octets");
+        let longest = longest_of(b, &mut wire)?;
+        require!(longest <= MSS, "{longest} octets");
         b.works(&mut wire)?;
     }
     Ok(())
@@ -218,8 +207,8 @@ fn reply_that_only_looks_like_one_with_features(b: &mut Bench<'_>) -> Outcome {
 fn markers_keep_fpdus_short(b: &mut Bench<'_>) -> Outcome {
     let mut wire = offered(b, &Start::request(1, &[]).plus_flags(flag::MARKERS))?;
     wire.send(&[told(20_002), write(0, 0, &[])])?;
-    let longest_of = longest(b, &mut wire)?;
-    require!(longest_of <= SHORT, "{longest_of} octets");
+    let longest = longest_of(b, &mut wire)?;
+    require!(longest <= MSS, "{longest} octets");
     Ok(())
 }
 
@@ -252,7 +241,7 @@ fn features_by_setting(b: &mut Bench<'_>) -> Outcome {
     let private = wire.peer.as_ref().map(|reply| reply.private().to_vec());
     require!(private == Some(block(9002)), "{private:?}");
     wire.send(&[told(20_002), write(0, 0, &[])])?;
-    is_long(longest(b, &mut wire)?, 9002)?;
+    is_long(longest_of(b, &mut wire)?, 9002)?;
     wire.send(&[send(1, b"x")])?;
     b.works(&mut wire)
 }

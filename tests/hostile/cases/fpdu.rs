@@ -519,13 +519,14 @@ fn pad_of_the_device_is_zero(b: &mut Bench<'_>) -> Outcome {
 }
 
 /// The payload of a TCP segment with an MTU of 1500 and timestamps, in octets.
-const MSS: usize = 1448;
+pub(super) const MSS: usize = 1448;
 
 fn fpdu_len(segment: &Segment) -> usize {
     (2 + segment.len()).next_multiple_of(4) + 4
 }
 
-fn longest_of(b: &mut Bench<'_>, wire: &mut Wire) -> Outcome<usize> {
+/// Has the device send a message, and returns the length of its longest FPDU.
+pub(super) fn longest_of(b: &mut Bench<'_>, wire: &mut Wire) -> Outcome<usize> {
     b.puppet.ask(&format!("send {} 100000 -", wire.conn))?;
     let (mut longest, mut total) = (0, 0);
     while total < 100_000 {
