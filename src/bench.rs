@@ -158,6 +158,7 @@ impl Bench {
     pub(crate) fn cq_of(&self, link: CqLink, entries: u32) -> Result<Arc<Cq>> {
         let init = CqInit {
             owner: Owner::Kernel,
+            context: None,
             entries,
             flags: 0,
             link,
@@ -169,6 +170,7 @@ impl Bench {
     pub(crate) fn srq(&self, max_wr: u32, srq_limit: u32) -> Result<Arc<Srq>> {
         let init = SrqInit {
             owner: Owner::Kernel,
+            context: None,
             srq_type: 0,
             attr: SrqAttr {
                 max_wr,
@@ -195,6 +197,7 @@ impl Bench {
     ) -> Result<QpCreated<Qp>> {
         let init = QpInit {
             owner: Owner::Kernel,
+            context: None,
             qp_type: QpType::Rc,
             caps: QpCaps {
                 max_send_wr: send,

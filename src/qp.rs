@@ -12,7 +12,10 @@
 //! RFC 5040, sections 5.4, 6 and 7.
 
 use iwarp::{
-    oob::Psn,
+    oob::{
+        rnr_wait,
+        Psn, //
+    },
     stag::Access, //
 };
 use kernel::{
@@ -58,7 +61,16 @@ use crate::{
     },
     device::Reservation,
     mem::mr::rights_among,
-    queue::rq::RecvQueue,
+    queue::{
+        rq::{
+            RecvQueue,
+            Taker, //
+        },
+        waits::{
+            FOR_EVER,
+            RECEIVE, //
+        }, //
+    },
     stream::{
         lifecycle::status_of,
         owner::{
@@ -83,6 +95,7 @@ mod timer;
 mod verbs;
 
 pub(crate) use actions::Runner;
+pub(crate) use receive::RxWaits;
 pub(crate) use report::phase_name;
 use table::Qps;
 use timer::TxTimer;
@@ -94,6 +107,8 @@ pub(crate) struct Attrs {
     stored: QpAttr,
     /// The PSN that the stream's peer expects, until the consumer sets it.
     pub(crate) promised: Option<Psn>,
+    /// The consumer has set `rnr_retry`.
+    has_rnr_retry: bool,
 }
 
 /// A queue pair.
@@ -156,7 +171,7 @@ pub(crate) struct Qp {
 }
 
 const TX: u64 = 0;
-const RX: u64 = 1;
+const RX: u64 = RECEIVE;
 const PEER: u64 = 2;
 const PAGING_IN: u64 = 3;
 const PAGING_OUT: u64 = 4;
@@ -167,9 +182,6 @@ const RX_USER: u64 = 8;
 
 /// The work item of a search that looks for what was posted.
 pub(crate) const POSTED: u64 = 0;
-
-/// Value of `retry_timeout`: a Send waits without limit.
-const FOR_EVER: u32 = u32::MAX;
 
 impl_has_work! {
     impl HasWork<Self, TX> for Qp { self.tx_work }
@@ -197,6 +209,25 @@ impl Qp {
             Access::ALL
         };
         self.shared.rights.store(rights.bits().into(), Relaxed);
+    }
+
+    /// Derives from them how long a message waits for its receive. With the connection manager the
+    /// device says that; without it InfiniBand's attributes, once there are both.
+    fn set_receive_wait(&self, attrs: &Attrs) {
+        let stored = &attrs.stored;
+        let has_places = self.own_receives().is_none() || self.caps.max_recv_wr != 0;
+        let millis = if !has_places {
+            // None can ever be posted.
+            0
+        } else if self.shared.lifecycle().is_by_path() && attrs.has_rnr_retry {
+            match rnr_wait(stored.min_rnr_timer, stored.rnr_retry) {
+                Some(micros) => u32::try_from(micros.div_ceil(1000)).unwrap_or(FOR_EVER - 1),
+                None => FOR_EVER,
+            }
+        } else {
+            self.shared.device.settings.receive_wait()
+        };
+        self.shared.receive_wait.store(millis, Relaxed);
     }
 
     /// Returns whether the stream's peer supports Send with Immediate.
@@ -247,7 +278,7 @@ impl Qp {
     fn flush_receives(&self, queue: &RecvQueue) -> bool {
         let mut wr = RecvWr::default();
         for _ in 0..=self.caps.max_recv_wr {
-            match queue.take(&mut wr) {
+            match queue.take(&mut wr, Taker::First) {
                 Some(Ok(())) => self.flush_receive(wr.id),
                 Some(Err(bad)) => self.flush_receive(bad.id),
                 None => return false,

@@ -8,6 +8,7 @@ pub(crate) mod readq;
 pub(crate) mod rq;
 pub(crate) mod sq;
 pub(crate) mod srq;
+pub(crate) mod waits;
 
 /// Returns the position at which a queue of `entries` entries, a power of two or 0, starts: one lap
 /// before positions wrap, so that whatever uses the queue for longer tests that.

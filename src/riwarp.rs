@@ -45,7 +45,8 @@ use crate::{
     device::settings::{
         Defaults,
         DepthLimit,
-        MpaRevision, //
+        MpaRevision,
+        ReceiveWait, //
     },
     registry::{
         next_device,
@@ -104,6 +105,10 @@ module! {
         ulpdu_limit: u16 {
             default: 32782,
             description: "Longest ULPDU of new devices to and from other riwarp devices, 0 for none beyond a TCP segment (default: 32782)",
+        },
+        receive_wait: u32 {
+            default: 10000,
+            description: "How long a message of new devices waits for its receive, in milliseconds, 0 to 3600000 (default: 10000)",
         },
         pairing_port: u16 {
             default: 24791,
@@ -211,6 +216,7 @@ fn defaults() -> Result<Defaults> {
         eager_responder: switch("eager_responder", parameter(given::eager_responder.value()))?,
         extensions: switch("extensions", parameter(given::extensions.value()))?,
         ulpdu_limit: parameter(given::ulpdu_limit.value()),
+        receive_wait: receive_wait(parameter(given::receive_wait.value()))?,
         pairing_port: parameter(given::pairing_port.value()),
         port_offset: parameter(given::port_offset.value()),
         ird_limit: depth_limit("ird_limit", parameter(given::ird_limit.value()))?,
@@ -235,6 +241,14 @@ fn depth_limit(name: &str, number: u16) -> Result<DepthLimit> {
         pr_err!("{}={}: not from 1 to 128\n", name, number);
     }
     limit.ok_or(EINVAL)
+}
+
+fn receive_wait(millis: u32) -> Result<ReceiveWait> {
+    let wait = ReceiveWait::from_millis(millis);
+    if wait.is_none() {
+        pr_err!("receive_wait={}: not from 0 to 3600000\n", millis);
+    }
+    wait.ok_or(EINVAL)
 }
 
 /// Removes all devices when it is dropped, which may take as long as a peer or a page fault does.

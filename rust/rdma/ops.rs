@@ -49,7 +49,10 @@
 //!
 //! C header: `include/rdma/ib_verbs.h`.
 
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 
 use super::{
     iw_cm::CmOps,
@@ -61,7 +64,11 @@ use super::{
 };
 use crate::{
     bindings,
-    mm::memcg::Memcg, //
+    mm::memcg::Memcg,
+    rdma::{
+        object::UContextObject,
+        udata::context_of, //
+    }, //
 };
 
 mod attr;
@@ -185,6 +192,23 @@ fn charged<R>(kernel: bool, make: impl FnOnce() -> Result<R>) -> Result<R> {
     } else {
         make()
     }
+}
+
+/// Returns the context of the process that makes an object; [`None`] for the kernel.
+///
+/// # Safety
+///
+/// `udata` must be null, or the channel of a call that makes an object on a device of `T`.
+unsafe fn context<T: Driver>(udata: *mut bindings::ib_udata) -> Option<Arc<T::UContext>> {
+    if udata.is_null() {
+        return None;
+    }
+    // SAFETY: `context_of` requires the channel of a uverbs call, which this is by this function's
+    // `# Safety`, since it is not null.
+    let context = unsafe { context_of(udata) }?;
+    // SAFETY: `data` requires a structure that was filled and is not emptied meanwhile: the context
+    // in which an object is made was filled before, by `T`, and is emptied after all its objects.
+    Some(unsafe { UContextObject::<T>::data(context.as_ptr()) }.into())
 }
 
 /// Returns who creates an object: without the channel `udata` to a process, the kernel.

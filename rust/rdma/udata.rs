@@ -134,13 +134,24 @@ impl<'a> Udata<'a> {
         }
         let mappings = self.mappings.as_deref_mut().ok_or(EINVAL)?;
         // SAFETY: `raw` is the channel of a uverbs call.
-        let context = unsafe { riwarp_helper_rdma_udata_to_ucontext(self.raw) };
-        let context = NonNull::new(context).ok_or(EINVAL)?;
+        let context = unsafe { context_of(self.raw) }.ok_or(EINVAL)?;
         // SAFETY: `insert` requires a context that is valid and outlives the mappings: the context
         // of a call is valid during it, and the caller of `new` guarantees that it outlives the
         // mappings.
         unsafe { mappings.insert(context, memory) }
     }
+}
+
+/// Returns the context in which a process makes a call.
+///
+/// # Safety
+///
+/// `udata` must be the channel of a uverbs call.
+pub(super) unsafe fn context_of(
+    udata: *mut bindings::ib_udata,
+) -> Option<NonNull<bindings::ib_ucontext>> {
+    // SAFETY: The helper requires the channel of a uverbs call, which the caller guarantees.
+    NonNull::new(unsafe { riwarp_helper_rdma_udata_to_ucontext(udata) })
 }
 
 extern "C" {

@@ -14,6 +14,7 @@
 //! | `eager_responder` | 0, 1 | the accepting side may send first also where that was not agreed |
 //! | `extensions` | 0, 1 | agree on the Send with Immediate with peers of `rdma_cm` that do too |
 //! | `ulpdu_limit` | 0 to 65535 | longest ULPDU to and from other riwarp devices |
+//! | `receive_wait` | 0 to 3600000 | how long a message waits for its receive, in milliseconds |
 //! | `pairing_port` | 0 to 65535 | TCP port of connections without `rdma_cm`; 0: there are none |
 //! | `port_offset` | 0 to 65535 | TCP ports of `rdma_cm`'s connections: so far behind its own |
 //! | `ird_limit` | 1 to 128 | most Reads and atomic operations of the peer on a connection |
@@ -97,6 +98,7 @@ pub(crate) struct Defaults {
     pub(crate) eager_responder: bool,
     pub(crate) extensions: bool,
     pub(crate) ulpdu_limit: u16,
+    pub(crate) receive_wait: ReceiveWait,
     pub(crate) pairing_port: u16,
     pub(crate) port_offset: u16,
     pub(crate) ird_limit: DepthLimit,
@@ -117,6 +119,7 @@ impl Defaults {
             "eager_responder" => self.eager_responder = parse_switch(value)?,
             "extensions" => self.extensions = parse_switch(value)?,
             "ulpdu_limit" => self.ulpdu_limit = value.parse().map_err(|_| EINVAL)?,
+            "receive_wait" => self.receive_wait = ReceiveWait::parse(value)?,
             "pairing_port" => self.pairing_port = value.parse().map_err(|_| EINVAL)?,
             "port_offset" => self.port_offset = value.parse().map_err(|_| EINVAL)?,
             "ird_limit" => self.ird_limit = DepthLimit::parse(value)?,
@@ -166,6 +169,35 @@ impl DepthLimit {
     }
 }
 
+/// How long a message waits for its receive, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReceiveWait(u32);
+
+impl ReceiveWait {
+    /// The longest: an hour. What has waited longer never goes on, and TCP's buffer is full until
+    /// the stream ends.
+    const MAX: u32 = 3_600_000;
+
+    /// Makes it of a number; [`None`] beyond the longest.
+    pub(crate) fn from_millis(millis: u32) -> Option<Self> {
+        (millis <= Self::MAX).then_some(Self(millis))
+    }
+
+    /// Reads a number as an administrator writes it.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it is none, or too great.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        Self::from_millis(text.parse().map_err(|_| EINVAL)?).ok_or(EINVAL)
+    }
+
+    /// Returns the number.
+    pub(crate) fn millis(self) -> u32 {
+        self.0
+    }
+}
+
 /// The settings of one device.
 // ORDERING: all Relaxed: each is a word by itself, and a connection may use the old or new one.
 pub(crate) struct Settings {
@@ -175,6 +207,7 @@ pub(crate) struct Settings {
     pub(crate) eager_responder: Atomic<bool>,
     pub(crate) extensions: Atomic<bool>,
     ulpdu_limit: Atomic<u32>,
+    receive_wait: Atomic<u32>,
     pairing_port: Atomic<u32>,
     port_offset: Atomic<u32>,
     ird_limit: Atomic<u32>,
@@ -191,6 +224,7 @@ impl Settings {
             eager_responder: Atomic::new(defaults.eager_responder),
             extensions: Atomic::new(defaults.extensions),
             ulpdu_limit: Atomic::new(defaults.ulpdu_limit.into()),
+            receive_wait: Atomic::new(defaults.receive_wait.millis()),
             pairing_port: Atomic::new(defaults.pairing_port.into()),
             port_offset: Atomic::new(defaults.port_offset.into()),
             ird_limit: Atomic::new(defaults.ird_limit.number().into()),
@@ -250,6 +284,16 @@ impl Settings {
     /// Sets it; 0 for none.
     pub(crate) fn set_ulpdu_limit(&self, limit: u16) {
         self.ulpdu_limit.store(limit.into(), Relaxed);
+    }
+
+    /// Returns how long a message waits for its receive, in milliseconds.
+    pub(crate) fn receive_wait(&self) -> u32 {
+        self.receive_wait.load(Relaxed)
+    }
+
+    /// Sets that.
+    pub(crate) fn set_receive_wait(&self, wait: ReceiveWait) {
+        self.receive_wait.store(wait.millis(), Relaxed);
     }
 
     /// Returns the TCP port of out-of-band connect; [`None`] if it is off.
@@ -317,6 +361,7 @@ pub(crate) const DEFAULTS: Defaults = Defaults {
     eager_responder: false,
     extensions: false,
     ulpdu_limit: 32_782,
+    receive_wait: ReceiveWait(10_000),
     pairing_port: 24_791,
     port_offset: 0,
     ird_limit: DepthLimit(MAX_DEPTH),
@@ -370,6 +415,7 @@ mod tests {
             ("eager_responder", "y"),
             ("extensions", "1"),
             ("ulpdu_limit", "65535"),
+            ("receive_wait", "3600000"),
             ("pairing_port", "0"),
             ("port_offset", "65535"),
             ("ird_limit", "1"),
@@ -384,6 +430,7 @@ mod tests {
             eager_responder: true,
             extensions: true,
             ulpdu_limit: u16::MAX,
+            receive_wait: ReceiveWait(3_600_000),
             pairing_port: 0,
             port_offset: u16::MAX,
             ird_limit: DepthLimit(1),
@@ -394,6 +441,7 @@ mod tests {
             ("crc", "2"),
             ("mpa_rev", "3"),
             ("ulpdu_limit", "65536"),
+            ("receive_wait", "3600001"),
             ("pairing_port", "65536"),
             ("port_offset", "-1"),
             ("ird_limit", "0"),
@@ -429,6 +477,7 @@ mod tests {
     fn a_new_device_has_the_defaults() {
         let settings = Settings::new(&DEFAULTS);
         assert_eq!(settings.ulpdu_limit(), Some(32_782));
+        assert_eq!(settings.receive_wait(), 10_000);
         assert!(settings.crc() && settings.peer_to_peer() && !settings.eager_responder());
         assert!(!settings.extensions());
         assert_eq!(settings.mpa_rev(), MpaRevision::Two);
@@ -442,6 +491,7 @@ mod tests {
             eager_responder: true,
             extensions: true,
             ulpdu_limit: 0,
+            receive_wait: ReceiveWait(5),
             pairing_port: 7,
             port_offset: 8,
             ird_limit: DepthLimit(3),
@@ -453,6 +503,7 @@ mod tests {
         assert_eq!((settings.ird_limit(), settings.ord_limit()), (3, 4));
         assert_eq!(settings.pairing_port(), Some(7));
         assert_eq!(settings.port_offset(), 8);
+        assert_eq!(settings.receive_wait(), 5);
         settings.set_pairing_port(0);
         assert_eq!(settings.ulpdu_limit(), None);
         assert_eq!(settings.pairing_port(), None);

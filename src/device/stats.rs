@@ -88,6 +88,10 @@ counters! {
     rx_budget_ends = c"rx_budget_ends",
     /// Times that received data waited for memory to be paged in.
     rx_page_waits = c"rx_page_waits",
+    /// Messages that waited for a receive.
+    rx_receive_waits = c"rx_receive_waits",
+    /// Those of them that waited too long, which ended their streams.
+    rx_receive_timeouts = c"rx_receive_timeouts",
     /// Times that transmission waited for memory to be paged in.
     tx_page_waits = c"tx_page_waits",
     /// FPDUs with a wrong CRC.

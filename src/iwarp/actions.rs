@@ -69,6 +69,8 @@ pub enum After {
     Receive,
     /// Fetch the memory that the receiver waits for.
     FetchIn,
+    /// Look for a receive until one is posted for the first message that has arrived.
+    AwaitReceive,
     /// Fetch the memory that the transmit task waits for.
     FetchOut,
     /// Look in a second whether the stream is idle.
@@ -87,6 +89,7 @@ impl Action for After {
         (Self::TransmitLater, "transmit later"),
         (Self::Receive, "receive"),
         (Self::FetchIn, "fetch in"),
+        (Self::AwaitReceive, "await receive"),
         (Self::FetchOut, "fetch out"),
         (Self::CheckIdle, "check idle"),
         (Self::LimitClosedPeer, "limit closed peer"),
@@ -94,7 +97,7 @@ impl Action for After {
 
     #[inline]
     fn place(self) -> u8 {
-        // CAST: eleven variants.
+        // CAST: twelve variants.
         self as u8
     }
 }

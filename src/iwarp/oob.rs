@@ -412,6 +412,27 @@ pub const fn retry_timeout(timeout: u8, retry_cnt: u8) -> Option<u64> {
     })
 }
 
+/// Returns how long a Send waits for its receive, in microseconds; [`None`] for no limit.
+///
+/// `timer` is the receiver's `min_rnr_timer`, in whose steps InfiniBand lets a sender repeat a Send,
+/// `retry` the sender's `rnr_retry` (InfiniBand Architecture Specification, 9.7.5.2.8: 45 gives the
+/// times). Values beyond their range count as the greatest.
+pub const fn rnr_wait(timer: u8, retry: u8) -> Option<u64> {
+    if retry >= 7 {
+        return None;
+    }
+    // In units of 10 us.
+    let step: u64 = match timer {
+        0 => 65_536,
+        1 => 1,
+        2..=31 if timer % 2 == 0 => 1 << (timer / 2),
+        3..=31 => 3 << (timer / 2).saturating_sub(1),
+        _ => 49_152,
+    };
+    // CAST: widens.
+    Some(step.saturating_mul(10).saturating_mul(retry as u64))
+}
+
 /// The pauses between attempts, which begin short and double.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pauses(u8);

@@ -7,7 +7,10 @@
 use iwarp::rdmap::Extensions;
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::Relaxed,
+        Arc, //
+    }, //
 };
 use kernel_ext::{
     net::Inbound,
@@ -36,6 +39,20 @@ use super::{
     Qp, //
 };
 
+/// What the first FPDU that has arrived waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RxWaits {
+    Nothing,
+    /// Its memory.
+    Memory,
+    /// Its receive.
+    Receive,
+}
+
+/// How long a message waits at least for its receive once the peer has closed its half, in
+/// milliseconds.
+const CLOSED_RECEIVE_WAIT: u32 = 1_000;
+
 impl Qp {
     /// Attaches a stream to the receiver, which supports `extensions`.
     ///
@@ -61,8 +78,45 @@ impl Qp {
     ///
     /// Context: process.
     pub(super) fn stop_rx(&self) -> Option<u64> {
-        let stream = self.shared.rx.lock().stream.take()?;
+        let stream = {
+            let mut rx = self.shared.rx.lock();
+            let mut stream = rx.stream.take()?;
+            if !stream.awaits_receive() {
+                return stream.begun();
+            }
+            stream.end_receive_wait(&self.shared);
+            stream
+        };
+        self.shared.waiter.leave();
+        if let Some(conn) = self.shared.conn() {
+            // It may wait for what the stream has left.
+            self.processed(&conn);
+        }
         stream.begun()
+    }
+
+    /// Enters the queue pair among those that wait for a receive, unless its stream has it by now,
+    /// or has ended.
+    #[cold]
+    pub(super) fn await_receive(self: &Arc<Self>) {
+        let rx = self.shared.rx.lock();
+        if rx
+            .stream
+            .as_ref()
+            .is_some_and(|stream| stream.awaits_receive())
+        {
+            let limit = self.shared.receive_wait.load(Relaxed);
+            let queue = self.shared.receives.queue();
+            self.shared.waiter.begin(queue, self.clone(), limit);
+        }
+    }
+
+    /// Ends a wait for a receive that has no limit: the peer has closed its half.
+    ///
+    /// Context: process.
+    pub(crate) fn limit_receive_wait(&self) {
+        let limit = self.shared.device.settings.receive_wait();
+        self.shared.waiter.limit(limit.max(CLOSED_RECEIVE_WAIT));
     }
 
     /// Processes the octets that have arrived.
@@ -139,13 +193,14 @@ impl Qp {
             .is_none_or(|stream| stream.is_between_messages())
     }
 
-    /// Returns whether an FPDU waits for its memory.
+    /// Returns what an FPDU waits for.
     ///
     /// Context: process.
-    pub(crate) fn is_paging_in(&self) -> bool {
-        let rx = self.shared.rx.lock();
-        rx.stream
-            .as_ref()
-            .is_some_and(|stream| stream.is_paging_in())
+    pub(crate) fn rx_waits(&self) -> RxWaits {
+        match &self.shared.rx.lock().stream {
+            Some(stream) if stream.is_paging_in() => RxWaits::Memory,
+            Some(stream) if stream.awaits_receive() => RxWaits::Receive,
+            Some(_) | None => RxWaits::Nothing,
+        }
     }
 }

@@ -34,7 +34,10 @@ use crate::{
     }, //
 };
 
-use super::Qp;
+use super::{
+    Qp,
+    RxWaits, //
+};
 
 impl Qp {
     /// Writes `key=value` words, the last of them quoted, without the device and the end of the
@@ -93,7 +96,11 @@ impl Qp {
                 None => out.write_str(" rq_posted=?")?,
             },
         }
-        let rx_waits = if self.is_paging_in() { "memory" } else { "-" };
+        let rx_waits = match self.rx_waits() {
+            RxWaits::Nothing => "-",
+            RxWaits::Memory => "memory",
+            RxWaits::Receive => "receive",
+        };
         out.write_fmt(fmt!(
             " tx_waits={} rx_waits={rx_waits}",
             self.tx_waits(&sq, inbound, writeable)

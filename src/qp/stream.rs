@@ -50,7 +50,8 @@ use crate::{
 use super::{
     actions::Runner,
     Attrs,
-    Qp, //
+    Qp,
+    RxWaits, //
 };
 
 impl Qp {
@@ -194,6 +195,7 @@ impl Qp {
             attrs.stored.max_rd_atomic = u8::try_from(params.ord).unwrap_or(u8::MAX);
             attrs.stored.max_dest_rd_atomic = u8::try_from(params.ird).unwrap_or(u8::MAX);
         }
+        self.set_receive_wait(attrs);
         // Fails if the queue pair was destroyed in between, or bound to another connection.
         self.shared.request_if(attach, |inner| {
             inner.is_bound(conn).then_some(None).ok_or(EINVAL)
@@ -263,7 +265,7 @@ impl Qp {
             *self.shared.paging_out.lock(),
             PagingOut::Wanted(_) | PagingOut::Busy
         );
-        paging_out || self.is_paging_in()
+        paging_out || self.rx_waits() == RxWaits::Memory
     }
 
     /// Returns whether the stream still has data to send to a peer that has closed its half: what

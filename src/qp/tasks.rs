@@ -55,6 +55,7 @@ use super::{
     idle,
     timer::TxTimer,
     Qp,
+    RxWaits,
     IDLE,
     PAGING_IN,
     PAGING_OUT,
@@ -102,8 +103,13 @@ impl WorkItem<RX> for Qp {
 
     fn run(this: Arc<Self>) {
         if let Some(conn) = this.shared.conn() {
+            let waited = this.rx_waits() == RxWaits::Receive;
             conn.socket()
                 .with_inbound(|inbound| BhOff::run(|off| this.more_from(&conn, inbound, off)));
+            if waited {
+                // The end of the stream may be queued behind octets that were not consumed.
+                this.processed(&conn);
+            }
         }
     }
 }
@@ -250,6 +256,7 @@ impl Qp {
     /// Context: process, no lock held.
     pub(crate) fn doorbell(self: &Arc<Self>) {
         self.trace_post_send();
+        self.shared.waiter.waits().look_in_call();
         // Some libraries ring for each request, even while sending is delayed.
         match self.shared.phase() {
             QpPhase::Rts if self.tx_timer_is_armed() => return,

@@ -245,7 +245,7 @@ mod posting {
         assert!(off);
         assert_eq!((posted, more), (Ok(()), Err(ENOMEM)));
         // A receive taken in softirq makes the limit event due, which is raised likewise.
-        let (taken, off) = interrupts_off(|| srq.take(&mut RecvWr::default()));
+        let (taken, off) = interrupts_off(|| srq.take(&mut RecvWr::default(), Taker::First));
         assert!(off && matches!(taken, Some(Ok(()))));
         assert_eq!(srq.query().srq_limit, 0);
         Ok(())

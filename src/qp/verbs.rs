@@ -61,7 +61,11 @@ use crate::{
     queue::{
         cq::Cq,
         readq::InboundReads,
-        sq::SendQueue, //
+        sq::SendQueue,
+        waits::{
+            ReceiveWaiter,
+            ReceiveWaits, //
+        }, //
     },
     stream::{
         connection::Bound,
@@ -113,6 +117,7 @@ pub(crate) struct QpParts {
     pub(crate) pd: Arc<Pd>,
     pub(crate) recv_cq: Arc<Cq>,
     pub(crate) receives: Receives,
+    pub(crate) waits: Arc<ReceiveWaits>,
     pub(crate) reservation: Reservation,
 }
 
@@ -133,6 +138,7 @@ impl Qp {
         } else {
             Memcg::nobody()
         };
+        let waiter = ReceiveWaiter::new(&parts.waits)?;
         qps.insert(|number| {
             Arc::pin_init(
                 pin_init!(Self {
@@ -166,6 +172,8 @@ impl Qp {
                         tx_timer_armed: Atomic::new(false),
                         _receiver: NextCacheLine,
                         rx <- new_spinlock_bh!(Rx::default()),
+                        waiter,
+                        receive_wait: Atomic::new(0),
                         rx_events: RxEvents::new(),
                         _rest: NextCacheLine,
                         inbound_reads <- InboundReads::new(),
@@ -227,6 +235,7 @@ impl Qp {
             pd: bench.pd.clone(),
             recv_cq: cq.clone(),
             receives: Receives::Own(Arc::pin_init(RecvQueue::new(0, None)?, GFP_KERNEL)?),
+            waits: bench.rdma.waits.clone(),
             reservation: bench.device.reserve(Resource::Qp)?,
         };
         let sq = SendQueue::new(entries, true, cq.clone(), ring)?;
@@ -292,7 +301,9 @@ impl Qp {
     /// Stores what the consumer has set.
     pub(crate) fn store_attrs(&self, attrs: &mut Attrs, attr: &QpAttr, mask: QpAttrMask) {
         attrs.stored.take_over(attr, mask);
+        attrs.has_rnr_retry |= mask.contains(QpAttrMask::RNR_RETRY);
         self.set_rights(attrs);
+        self.set_receive_wait(attrs);
     }
 
     /// Returns the request that begins a reset.

@@ -67,7 +67,10 @@ use crate::{
     }, //
 };
 
-use super::first_position;
+use super::{
+    first_position,
+    waits::ReceiveWaits, //
+};
 
 /// Most completions that a resize copies with the lock held: 16 KiB.
 const LOCKED_COPIES: u32 = 256;
@@ -103,6 +106,8 @@ pub(crate) struct Cq {
     entries: u32,
     /// Where a process arms the queue without a call, if it does.
     siw_notify: Option<siw::SiwCqRing>,
+    /// The queue pairs of the process that wait for a receive.
+    waits: Option<Arc<ReceiveWaits>>,
     /// Something was posted since the last notification.
     event_pending: Atomic<bool>,
     /// A solicited completion was posted since the last notification.
@@ -123,6 +128,7 @@ impl Cq {
         link: CqLink,
         entries: u32,
         ring: CqStorage,
+        waits: Option<Arc<ReceiveWaits>>,
     ) -> Result<Arc<Self>> {
         let siw_notify = match &ring {
             CqStorage::User(ring) => ring.siw_notify(),
@@ -135,6 +141,7 @@ impl Cq {
                 link,
                 entries,
                 siw_notify,
+                waits,
                 event_pending: Atomic::new(false),
                 solicited: Atomic::new(false),
                 inner <- new_spinlock_irq!(CqInner {
@@ -364,6 +371,11 @@ impl Cq {
         }
     }
 
+    /// Returns the list of the process's queue pairs that wait for a receive.
+    pub(crate) fn waits(&self) -> Option<&ReceiveWaits> {
+        self.waits.as_deref()
+    }
+
     /// Arms the queue; returns whether a kernel consumer has completions to poll already. A process
     /// polls once more after arming.
     ///
@@ -563,7 +575,10 @@ mod tests {
     fn of_process(bench: &Bench, places: u32) -> Result<(Arc<Cq>, rxe::RxeCqRing)> {
         let ring = rxe::RxeCqRing::new(places)?;
         let user = CqStorage::User(CqRing::Rxe(ring.clone()));
-        Ok((Cq::new(&bench.device, CqLink::dead()?, places, user)?, ring))
+        Ok((
+            Cq::new(&bench.device, CqLink::dead()?, places, user, None)?,
+            ring,
+        ))
     }
 
     /// Where the next completion is stored.

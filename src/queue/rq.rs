@@ -36,6 +36,15 @@ enum RqStorage {
     Kernel(KVVec<RecvWr>),
 }
 
+/// Who takes a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taker {
+    /// Nobody has waited for longer.
+    First,
+    /// Those that wait go first.
+    Newcomer,
+}
+
 struct RecvQueueInner {
     ring: RqStorage,
     /// Entries; a power of two, or 0 for a queue that accepts no requests.
@@ -44,6 +53,10 @@ struct RecvQueueInner {
     taken: u32,
     /// Requests posted so far, modulo 2^32; kernel rings only.
     posted: u32,
+    /// How many streams wait for a request.
+    waiters: u32,
+    /// How many of them were told since the last look that there is one.
+    claims: u32,
 }
 
 /// A ring of receive work requests.
@@ -68,17 +81,22 @@ impl RecvQueue {
                 entries,
                 taken: first,
                 posted: first,
+                waiters: 0,
+                claims: 0,
             }),
         }))
     }
 
     /// Takes the oldest request into `wr`.
     ///
-    /// Returns [`None`] if no request is posted, and an error if the process stored an invalid one,
-    /// which is taken all the same.
-    pub(crate) fn take(&self, wr: &mut RecvWr) -> Option<Result<(), BadWr>> {
+    /// Returns [`None`] if no request is posted for this taker, and an error if the process stored
+    /// an invalid one, which is taken all the same.
+    pub(crate) fn take(&self, wr: &mut RecvWr, taker: Taker) -> Option<Result<(), BadWr>> {
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
+        if !inner.admits(taker) {
+            return None;
+        }
         let index = inner.taken & inner.entries.wrapping_sub(1);
         let taken = match &mut inner.ring {
             RqStorage::User(ring) => ring.take(inner.taken, wr)?,
@@ -127,14 +145,15 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// Appends a request of a kernel consumer, which `fill` fills in place.
+    /// Appends a request of a kernel consumer, which `fill` fills in place. Returns whether a
+    /// stream waits for one; one that begins to wait later finds this request.
     ///
     /// # Errors
     ///
     /// `ENOMEM` if the queue is full, `EINVAL` if it belongs to a process, or the error of `fill`;
     /// then nothing is appended.
     #[inline]
-    pub(crate) fn post(&self, fill: impl FnOnce(&mut RecvWr) -> Result) -> Result {
+    pub(crate) fn post(&self, fill: impl FnOnce(&mut RecvWr) -> Result) -> Result<bool> {
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
         let index = inner.posted & inner.entries.wrapping_sub(1);
@@ -148,7 +167,41 @@ impl RecvQueue {
             }
         }
         inner.posted = inner.posted.wrapping_add(1);
-        Ok(())
+        Ok(inner.waiters != 0)
+    }
+
+    /// Returns whether a taker finds a request.
+    pub(crate) fn has_request(&self, taker: Taker) -> bool {
+        let inner = self.inner.lock();
+        inner.admits(taker) && inner.holds(1)
+    }
+
+    /// Counts a stream that waits for a request.
+    pub(crate) fn add_waiter(&self) {
+        self.inner.lock().waiters += 1;
+    }
+
+    /// Counts one that does not wait any more.
+    pub(crate) fn remove_waiter(&self) {
+        let mut inner = self.inner.lock();
+        inner.waiters = inner.waiters.saturating_sub(1);
+    }
+
+    /// Forgets all claims.
+    pub(crate) fn forget_claims(&self) {
+        self.inner.lock().claims = 0;
+    }
+
+    /// Claims a request for a stream that waits; returns whether there is one that nobody has
+    /// claimed. Claims bind no request: they only tell how many streams to wake.
+    pub(crate) fn claim(&self) -> bool {
+        let mut inner = self.inner.lock();
+        let claims = inner.claims.saturating_add(1);
+        let found = inner.holds(claims);
+        if found {
+            inner.claims = claims;
+        }
+        found
     }
 
     /// Returns how many requests wait; [`None`] if the library does not count them.
@@ -162,14 +215,23 @@ impl RecvQueue {
 
     /// Returns whether at least `count` requests wait.
     pub(crate) fn holds(&self, count: u32) -> bool {
-        let inner = self.inner.lock();
-        if count == 0 || count > inner.entries {
+        self.inner.lock().holds(count)
+    }
+}
+
+impl RecvQueueInner {
+    fn holds(&self, count: u32) -> bool {
+        if count == 0 || count > self.entries {
             return count == 0;
         }
-        match &inner.ring {
-            RqStorage::User(ring) => ring.holds(inner.taken, count),
-            RqStorage::Kernel(_) => inner.posted.wrapping_sub(inner.taken) >= count,
+        match &self.ring {
+            RqStorage::User(ring) => ring.holds(self.taken, count),
+            RqStorage::Kernel(_) => self.posted.wrapping_sub(self.taken) >= count,
         }
+    }
+
+    fn admits(&self, taker: Taker) -> bool {
+        self.waiters == 0 || taker == Taker::First
     }
 }
 
@@ -204,7 +266,7 @@ mod tests {
     /// Takes the oldest request: its cookie, and whether it is valid.
     fn taken(queue: &RecvQueue) -> Option<(u64, bool)> {
         let mut wr = RecvWr::default();
-        match queue.take(&mut wr)? {
+        match queue.take(&mut wr, Taker::First)? {
             Ok(()) => Some((wr.id, true)),
             Err(bad) => Some((bad.id, false)),
         }

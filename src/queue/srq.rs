@@ -44,7 +44,13 @@ use crate::{
         Pd,
         PdId, //
     },
-    queue::rq::RecvQueue, //
+    queue::{
+        rq::{
+            RecvQueue,
+            Taker, //
+        },
+        waits::ReceiveWaits, //
+    }, //
 };
 
 /// Mark in [`Srq::limit`]: the event was raised, and no request was taken since. A limit is below
@@ -52,7 +58,6 @@ use crate::{
 const RAISED: u32 = 1 << 31;
 
 /// A shared receive queue.
-#[pin_data]
 pub(crate) struct Srq {
     link: SrqLink,
     pd: Arc<Pd>,
@@ -64,8 +69,8 @@ pub(crate) struct Srq {
     // ORDERING: Relaxed: `arm` stores it and then takes the queue's lock; `take` takes that lock
     // and then loads it, so one of them sees the other. The exchange lets one raise the event.
     limit: Atomic<u32>,
-    #[pin]
-    queue: RecvQueue,
+    queue: Arc<RecvQueue>,
+    waits: Arc<ReceiveWaits>,
     _reservation: Reservation,
 }
 
@@ -81,21 +86,24 @@ impl Srq {
         pd: Arc<Pd>,
         attr: SrqAttr,
         (places, ring): (u32, Option<RecvRing>),
+        waits: &Arc<ReceiveWaits>,
         reservation: Reservation,
     ) -> Result<Arc<Self>> {
-        let queue = RecvQueue::new(places, ring)?;
-        Arc::pin_init(
-            pin_init!(Self {
+        let queue = Arc::pin_init(RecvQueue::new(places, ring)?, GFP_KERNEL_ACCOUNT)?;
+        let made = Arc::new(
+            Self {
                 link,
                 pd,
                 max_wr: Atomic::new(attr.max_wr),
                 max_sge: attr.max_sge,
                 limit: Atomic::new(attr.srq_limit),
-                queue <- queue,
+                queue,
+                waits: waits.clone(),
                 _reservation: reservation,
-            }),
+            },
             GFP_KERNEL_ACCOUNT,
-        )
+        )?;
+        Ok(made)
     }
 
     /// Returns the protection domain of the regions that its requests use.
@@ -104,8 +112,8 @@ impl Srq {
     }
 
     /// Takes the oldest request into `wr`, and raises the limit event if too few are left.
-    pub(crate) fn take(&self, wr: &mut RecvWr) -> Option<Result<(), BadWr>> {
-        let taken = self.queue.take(wr);
+    pub(crate) fn take(&self, wr: &mut RecvWr, taker: Taker) -> Option<Result<(), BadWr>> {
+        let taken = self.queue.take(wr, taker);
         let mut limit = self.limit.load(Relaxed);
         if limit & RAISED != 0 && taken.is_some() {
             limit = self.update_limit(|old| old & !RAISED);
@@ -114,9 +122,9 @@ impl Srq {
         taken
     }
 
-    /// Returns whether a request waits.
-    pub(crate) fn has_request(&self) -> bool {
-        self.queue.holds(1)
+    /// Returns the ring.
+    pub(crate) fn queue(&self) -> &Arc<RecvQueue> {
+        &self.queue
     }
 
     /// Returns how many requests wait, if the library counts them.
@@ -124,14 +132,9 @@ impl Srq {
         self.queue.waiting()
     }
 
-    /// Posts a receive work request of a kernel consumer.
-    ///
-    /// # Errors
-    ///
-    /// As [`RecvQueue::post`].
-    #[inline]
-    pub(crate) fn post(&self, fill: impl FnOnce(&mut RecvWr) -> Result) -> Result {
-        self.queue.post(fill)
+    /// Returns the list of the queue pairs that wait for a request.
+    pub(crate) fn waits(&self) -> &Arc<ReceiveWaits> {
+        &self.waits
     }
 
     /// Resizes the queue of a process.
@@ -215,7 +218,7 @@ mod tests {
 
     fn taken(srq: &Srq) -> Option<u64> {
         let mut wr = RecvWr::default();
-        srq.take(&mut wr)?.ok()?;
+        srq.take(&mut wr, Taker::First)?.ok()?;
         Some(wr.id)
     }
 
@@ -235,7 +238,9 @@ mod tests {
         let mut wr = RecvWr::default();
         for id in 1..=3 {
             assert_eq!(post(&srq, &[id]), Ok(()));
-            assert!(srq.take(&mut wr).is_some_and(|taken| taken.is_ok()));
+            assert!(srq
+                .take(&mut wr, Taker::First)
+                .is_some_and(|taken| taken.is_ok()));
             assert_eq!((wr.id, wr.buffer.sges().len()), (id, 1));
         }
         Ok(())
@@ -245,15 +250,15 @@ mod tests {
     fn requests_are_taken_in_their_order() -> Result {
         let bench = Bench::new()?;
         let srq = bench.srq(4, 0)?;
-        assert!(!srq.has_request() && taken(&srq).is_none());
+        assert!(!srq.queue.holds(1) && taken(&srq).is_none());
         assert_eq!(post(&srq, &[1, 2, 3]), Ok(()));
         // Only as many as fit.
         assert_eq!(post(&srq, &[4, 5]), Err(ENOMEM));
         for id in 1..=4 {
-            assert!(srq.has_request());
+            assert!(srq.queue.holds(1));
             assert_eq!(taken(&srq), Some(id));
         }
-        assert!(!srq.has_request() && taken(&srq).is_none());
+        assert!(!srq.queue.holds(1) && taken(&srq).is_none());
         Ok(())
     }
 

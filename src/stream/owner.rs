@@ -77,7 +77,8 @@ use crate::{
             SendQueue,
             Slot, //
         },
-        srq::Srq, //
+        srq::Srq,
+        waits::ReceiveWaiter, //
     }, //
 };
 
@@ -109,6 +110,17 @@ use super::{
 pub(crate) enum Receives {
     Own(Arc<RecvQueue>),
     Shared(Arc<Srq>),
+}
+
+impl Receives {
+    /// Returns the ring.
+    #[inline]
+    pub(crate) fn queue(&self) -> &Arc<RecvQueue> {
+        match self {
+            Self::Own(queue) => queue,
+            Self::Shared(srq) => srq.queue(),
+        }
+    }
 }
 
 /// State that the stream's callbacks need too.
@@ -230,6 +242,11 @@ pub(crate) struct QpShared {
     pub(crate) _receiver: NextCacheLine,
     #[pin]
     pub(crate) rx: SpinLockBh<Rx>,
+    /// Its place among those that wait for a receive.
+    pub(crate) waiter: Arc<ReceiveWaiter>,
+    /// How long a message waits for its receive, in milliseconds, or [`FOR_EVER`].
+    // ORDERING: Relaxed: stands for no other memory; a change holds for what arrives afterwards.
+    pub(crate) receive_wait: Atomic<u32>,
     pub(crate) rx_events: RxEvents,
     pub(crate) _rest: NextCacheLine,
     #[pin]

@@ -59,6 +59,7 @@ mod requests;
 mod rest;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
+mod waits;
 
 use fpdu::{
     Fpdu,
@@ -67,6 +68,7 @@ use fpdu::{
 
 use paging::Deferred;
 use recv::Incoming;
+use waits::Held;
 
 use super::{
     connection::{
@@ -107,6 +109,8 @@ pub(crate) struct RxStream {
     flow: Flow,
     /// The FPDU whose memory is absent, if `flow` is [`Flow::Waiting`].
     deferred: Option<Deferred>,
+    /// The message that has no receive, if `flow` is [`Flow::NoReceive`].
+    held: Option<Held>,
 }
 
 /// What the receiver does with arriving octets.
@@ -116,6 +120,8 @@ enum Flow {
     Going,
     /// Leaves them in TCP until the memory for the first FPDU is fetched.
     Waiting,
+    /// Leaves them in TCP until a receive is posted for the first FPDU.
+    NoReceive,
     /// Discards them, because of a fault or because the peer has ended the stream.
     Stopped,
 }
@@ -125,6 +131,8 @@ enum Flow {
 enum Stop {
     /// Its memory is absent.
     Absent,
+    /// It needs a receive, and none is posted.
+    NoReceive,
     /// It is at fault.
     Fault(Fault),
 }
@@ -204,6 +212,12 @@ impl RxStream {
     #[inline(always)]
     fn accepted(&mut self, round: &mut RxRound<'_, '_>) {
         round.fpdus.accepted += 1;
+        self.validated(round);
+    }
+
+    /// Notes that an FPDU is received and validated (MPA-9).
+    #[inline(always)]
+    fn validated(&mut self, round: &mut RxRound<'_, '_>) {
         if self.untouched {
             self.untouched = false;
             round.after.add(round.qp.apply(Event::FirstFpdu));
@@ -236,6 +250,7 @@ impl RxStream {
             expect_rtr: params.expect_rtr,
             flow: Flow::Going,
             deferred: None,
+            held: None,
         };
         Ok(KBox::new(stream, GFP_KERNEL_ACCOUNT)?)
     }
@@ -258,6 +273,11 @@ impl RxStream {
     /// Returns whether an FPDU waits for its memory.
     pub(crate) fn is_paging_in(&self) -> bool {
         self.flow == Flow::Waiting
+    }
+
+    /// Returns whether an FPDU waits for its receive.
+    pub(crate) fn awaits_receive(&self) -> bool {
+        self.flow == Flow::NoReceive
     }
 }
 
@@ -295,7 +315,10 @@ impl RxStream {
     /// Processes complete FPDUs until the budget is used up.
     pub(crate) fn receive(&mut self, round: &mut RxRound<'_, '_>) {
         let available = round.inbound.available();
-        let mut pos = self.receive_features(round);
+        let mut pos = match self.flow {
+            Flow::NoReceive => self.receive_held(round),
+            Flow::Going | Flow::Waiting | Flow::Stopped => self.receive_features(round),
+        };
         // Stops where no length field is available: the usual end.
         while self.flow == Flow::Going && available - pos >= mpa::LENGTH_LEN {
             if pos >= BUDGET || round.fpdus.accepted >= BUDGET_FPDUS {
@@ -366,6 +389,10 @@ impl RxStream {
             Err(Stop::Fault(fault)) => self.stop(round, fault, &fpdu, header),
             Err(Stop::Absent) => {
                 self.wait_for_memory(round);
+                return None;
+            }
+            Err(Stop::NoReceive) => {
+                self.wait_for_receive(round);
                 return None;
             }
         }
@@ -461,7 +488,7 @@ impl RxStream {
             }
             Segment::Immediate(immediate) => {
                 round.after.insert(After::NotifyCompletions);
-                Ok(self.take_immediate(round.qp, *immediate)?)
+                self.take_immediate(round.qp, *immediate)
             }
         }
     }

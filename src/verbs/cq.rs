@@ -47,7 +47,7 @@ impl CqOps for Cq {
 
     fn create(
         dev: ArcBorrow<'_, RdmaDevice>,
-        init: CqInit,
+        init: CqInit<Riwarp>,
         udata: &mut Udata<'_>,
     ) -> Result<CqCreated<Self>> {
         if init.flags != 0 {
@@ -62,8 +62,9 @@ impl CqOps for Cq {
             let places = Places::plain(init.entries);
             (places, CqStorage::Kernel(empty_ring(places.all as usize)?))
         };
+        let waits = init.context.map(|context| context.waits.clone());
         Ok(CqCreated {
-            cq: Self::new(&dev.device, init.link, places.all, ring)?,
+            cq: Self::new(&dev.device, init.link, places.all, ring, waits)?,
             // They can be asked for again.
             entries: places.usable.min(MAX_CQE),
         })
@@ -80,6 +81,9 @@ impl CqOps for Cq {
 
     fn req_notify(&self, request: NotifyRequest) -> ArmResult {
         let waiting = self.arm(request.on);
+        if let Some(waits) = self.waits() {
+            waits.look_in_call();
+        }
         if request.report_missed && waiting {
             ArmResult::MissedEvents
         } else {

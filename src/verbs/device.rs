@@ -62,7 +62,9 @@ use crate::{
         mr::MAX_FAST_REG_PAGES,
         regions::Regions, //
     },
-    qp::table::Qps, //
+    qp::table::Qps,
+    queue::waits::ReceiveWaits,
+    verbs::ucontext::UContext, //
 };
 
 /// `IB_DEFAULT_PKEY_FULL` (`include/rdma/ib_verbs.h`); each octet is the same.
@@ -79,6 +81,8 @@ pub(crate) struct RdmaDevice {
     pub(crate) regions: Arc<Regions>,
     pub(crate) qps: Arc<Qps>,
     pub(crate) cm: Arc<Cm>,
+    /// The queue pairs of kernel consumers that wait for a receive.
+    pub(crate) waits: Arc<ReceiveWaits>,
     /// Called once, at the end of the unregistration.
     gone: fn(&Self),
 }
@@ -103,11 +107,19 @@ impl RdmaDevice {
         let made = Self {
             regions: Regions::new(device.clone())?,
             cm: Cm::new(device.clone(), qps.clone(), ports)?,
+            waits: ReceiveWaits::new(&device.queues, false)?,
             qps,
             device,
             gone,
         };
         Ok(Arc::new(made, GFP_KERNEL)?)
+    }
+
+    /// Returns the list of the queue pairs that wait for a receive, for the caller of a verb.
+    pub(crate) fn waits_of(&self, context: Option<&UContext>) -> Arc<ReceiveWaits> {
+        context
+            .map_or(&self.waits, |context| &context.waits)
+            .clone()
     }
 
     /// Returns how many entries the P_Key table has. iWARP has no P_Keys, but programs for

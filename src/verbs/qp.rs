@@ -141,6 +141,7 @@ impl QpOps for Qp {
             pd: init.pd,
             recv_cq: init.recv_cq,
             receives,
+            waits: dev.waits_of(init.context.as_deref()),
             reservation,
         };
         let qp = Self::assemble(&dev.qps, parts, sq)?;
@@ -189,7 +190,14 @@ impl QpOps for Qp {
 
     fn post_recv(self: ArcBorrow<'_, Self>, wrs: &mut RecvWrs<'_>) -> Result {
         let queue = self.own_receives().ok_or(EINVAL)?;
-        let result = wrs.try_for_each(|wr| queue.post(|recv| abi::kernel::recv(&wr, recv)));
+        let mut awaited = false;
+        let result = wrs.try_for_each(|wr| {
+            awaited |= queue.post(|recv| abi::kernel::recv(&wr, recv))?;
+            Ok(())
+        });
+        if awaited {
+            self.shared.waiter.waits().as_arc_borrow().look_soon();
+        }
         if self.shared.phase() == QpPhase::Error {
             Arc::from(self).kick();
         }

@@ -15,7 +15,8 @@ use crate::{
     device::settings::{
         parse_switch,
         DepthLimit,
-        MpaRevision, //
+        MpaRevision,
+        ReceiveWait, //
     },
     verbs::device::RdmaDevice, //
 };
@@ -68,6 +69,14 @@ pub(super) const FILES: &[Setting<RdmaDevice>] = &[
         store: Some(|device, text| {
             let limit = text.parse().map_err(|_| EINVAL)?;
             device.settings.set_ulpdu_limit(limit);
+            Ok(())
+        }),
+    },
+    Setting {
+        name: c"receive_wait",
+        show: |device, out| write!(out, "{}", device.settings.receive_wait()),
+        store: Some(|device, text| {
+            device.settings.set_receive_wait(ReceiveWait::parse(text)?);
             Ok(())
         }),
     },

@@ -77,7 +77,9 @@ impl SrqOps for Srq {
             max_sge,
             srq_limit,
         };
-        let srq = Self::new(init.link, init.pd, attr, (places.all, ring), reservation)?;
+        let waits = dev.waits_of(init.context.as_deref());
+        let storage = (places.all, ring);
+        let srq = Self::new(init.link, init.pd, attr, storage, &waits, reservation)?;
         Ok(SrqCreated { srq, attr })
     }
 
@@ -108,7 +110,15 @@ impl SrqOps for Srq {
     }
 
     fn post_recv(&self, wrs: &mut RecvWrs<'_>) -> Result {
-        wrs.try_for_each(|wr| self.post(|recv| abi::kernel::recv(&wr, recv)))
+        let mut awaited = false;
+        let result = wrs.try_for_each(|wr| {
+            awaited |= self.queue().post(|recv| abi::kernel::recv(&wr, recv))?;
+            Ok(())
+        });
+        if awaited {
+            self.waits().as_arc_borrow().look_soon();
+        }
+        result
     }
 
     fn describe(&self, details: &mut Details<'_>) -> Result {

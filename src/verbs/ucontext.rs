@@ -20,6 +20,7 @@ use crate::{
         paging::ContextPaging,
         Device, //
     },
+    queue::waits::ReceiveWaits,
     verbs::device::RdmaDevice,
     Riwarp, //
 };
@@ -27,6 +28,8 @@ use crate::{
 /// An open device of a process. Mapped memory belongs to the objects created in the context.
 pub(crate) struct UContext {
     pub(crate) paging: Arc<ContextPaging>,
+    /// Its queue pairs that wait for a receive.
+    pub(crate) waits: Arc<ReceiveWaits>,
     _device: Arc<Device>,
 }
 
@@ -36,6 +39,7 @@ impl UContextOps for UContext {
     fn alloc(dev: ArcBorrow<'_, RdmaDevice>, udata: &mut Udata<'_>) -> Result<Arc<Self>> {
         let context = Self {
             paging: ContextPaging::new(&dev.paging, &dev.queues)?,
+            waits: ReceiveWaits::new(&dev.queues, true)?,
             _device: dev.device.clone(),
         };
         let context = Arc::new(context, GFP_KERNEL_ACCOUNT)?;

@@ -25,7 +25,7 @@ other_device() {
 	link_add - "${TYPE}o" "$TYPE" "vb$ENDS_COUNT"
 }
 
-programs='query limits notify sends oneway rdma once order sge iova rereg dmabuf odp revoke resources srq cqfull flush privdata
+programs='query limits notify sends waits oneway rdma once order sge iova rereg dmabuf odp revoke resources srq cqfull flush privdata
 connect release found'
 ends_up self
 # The library determines which operations can be posted and how the shared queues are laid out.
@@ -37,7 +37,7 @@ if [ "$TYPE" = riwarp ]; then
 	unset EXTENSIONS
 	ends_down
 	TYPE=riwarp_siw
-	programs='query limits notify sends oneway rdma sge rereg dmabuf odp resources srq cqfull release found'
+	programs='query limits notify sends waits oneway rdma sge rereg dmabuf odp resources srq cqfull release found'
 	ends_up self
 fi
 # shellcheck disable=SC2086

@@ -523,6 +523,7 @@ fn default_of(name: &str) -> u32 {
         "eager_responder" | "extensions" | "starved" | "tcp_mem" => 0,
         "net_mtu" => 1500,
         "ulpdu_limit" => 32_782,
+        "receive_wait" => 10_000,
         _ => 1,
     }
 }

@@ -20,6 +20,7 @@ use kernel::{
 
 use super::{
     charged,
+    context,
     owner,
     Driver, //
 };
@@ -69,7 +70,7 @@ pub trait CqOps: Sized + Send + Sync + 'static {
     /// * `ENOMEM` if the device has reached its maximum of queues, or memory is short.
     fn create(
         dev: ArcBorrow<'_, <Self::Driver as Driver>::Device>,
-        init: CqInit,
+        init: CqInit<Self::Driver>,
         udata: &mut Udata<'_>,
     ) -> Result<CqCreated<Self>>;
 
@@ -117,9 +118,11 @@ pub trait CqOps: Sized + Send + Sync + 'static {
 }
 
 /// The parameters of a new completion queue.
-pub struct CqInit {
+pub struct CqInit<T: Driver> {
     /// Its creator.
     pub owner: Owner,
+    /// The context of the process that creates it.
+    pub context: Option<Arc<T::UContext>>,
     /// The minimum number of completions that it must hold.
     pub entries: u32,
     /// `enum ib_uverbs_ex_create_cq_flags`; 0 is plain.
@@ -178,6 +181,9 @@ pub(super) unsafe extern "C" fn create_cq<T: Driver>(
         let link = unsafe { CqLink::new(NonNull::new(cq).ok_or(EINVAL)?, vector) }?;
         let init = CqInit {
             owner,
+            // SAFETY: `context` requires null or the channel of a call that makes an object on a
+            // device of `T`, which `udata` is by this function's `# Safety`.
+            context: unsafe { context::<T>(udata) },
             entries: init.cqe,
             flags: init.flags,
             link: link.clone(),

@@ -18,6 +18,7 @@ use kernel::{
 use super::{
     attr,
     charged,
+    context,
     cq::cq_of,
     owner,
     pd::pd_of,
@@ -158,6 +159,8 @@ pub trait QpOps: Sized + Send + Sync + 'static {
 pub struct QpInit<T: Driver> {
     /// Its creator.
     pub owner: Owner,
+    /// The context of the process that creates it.
+    pub context: Option<Arc<T::UContext>>,
     /// Its service; iWARP has [`QpType::Rc`] only.
     pub qp_type: QpType,
     /// Its sizes.
@@ -228,6 +231,9 @@ pub(super) unsafe extern "C" fn create_qp<T: Driver>(
         let link = unsafe { QpLink::new(NonNull::new(qp).ok_or(EINVAL)?, device, maker) }?;
         let init = QpInit {
             owner,
+            // SAFETY: `context` requires null or the channel of a call that makes an object on a
+            // device of `T`, which `udata` is by this function's `# Safety`.
+            context: unsafe { context::<T>(udata) },
             qp_type,
             caps: attr::caps_from_raw(&raw.cap),
             // SAFETY: `pd_of` requires a domain that was filled: that of a new object is.

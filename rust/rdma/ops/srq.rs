@@ -17,6 +17,7 @@ use kernel::{
 use super::{
     attr,
     charged,
+    context,
     owner,
     pd::pd_of,
     qp::post_recv_list,
@@ -118,6 +119,8 @@ pub trait SrqOps: Sized + Send + Sync + 'static {
 pub struct SrqInit<T: Driver> {
     /// Its creator.
     pub owner: Owner,
+    /// The context of the process that creates it.
+    pub context: Option<Arc<T::UContext>>,
     /// `enum ib_srq_type`; 0 is the plain one.
     pub srq_type: u32,
     /// Its sizes.
@@ -159,6 +162,9 @@ pub(super) unsafe extern "C" fn create_srq<T: Driver>(
         let link = unsafe { SrqLink::new(NonNull::new(srq).ok_or(EINVAL)?) }?;
         let init = SrqInit {
             owner: owner(udata),
+            // SAFETY: `context` requires null or the channel of a call that makes an object on a
+            // device of `T`, which `udata` is by this function's `# Safety`.
+            context: unsafe { context::<T>(udata) },
             srq_type: raw.srq_type,
             attr: attr::srq_from_raw(&raw.attr),
             // SAFETY: `pd_of` requires a domain that was filled, which that of `srq` is by this

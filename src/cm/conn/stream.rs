@@ -36,7 +36,10 @@ use kernel_ext::{
 };
 
 use crate::{
-    qp::Qp,
+    qp::{
+        Qp,
+        RxWaits, //
+    },
     stream::connection::{
         Ended,
         Loss, //
@@ -636,12 +639,16 @@ impl Conn {
             let (before, after, eof, waits) = self.socket.try_with_inbound(|inbound| {
                 let before = inbound.available();
                 BhOff::run(|off| self.feed(inbound, off));
-                // The thread that brings memory in needs the socket lock to deliver: if this
-                // returns true, the rest has not been taken yet.
-                let waits = qp.as_ref().is_some_and(|qp| qp.is_paging_in());
+                // Who brings memory in, or finds a receive, needs the socket lock to deliver: if
+                // this says that it waits, the rest has not been taken yet.
+                let waits = qp.as_ref().map_or(RxWaits::Nothing, |qp| qp.rx_waits());
                 (before, inbound.available(), inbound.eof(), waits)
             })?;
-            if waits {
+            match (&qp, waits) {
+                (Some(qp), RxWaits::Receive) if eof => qp.limit_receive_wait(),
+                _ => {}
+            }
+            if waits != RxWaits::Nothing {
                 return Ok(CloseState::Waiting);
             }
             if !eof {

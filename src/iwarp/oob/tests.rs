@@ -348,6 +348,23 @@ mod oob {
     }
 
     #[test]
+    fn a_send_waits_as_often_as_it_would_be_repeated() {
+        // The codes of a receiver's timer, in hundredths of a millisecond.
+        let times = [
+            65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768,
+            1024, 1536, 2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
+        ];
+        for (timer, time) in (0..).zip(times) {
+            assert_eq!(rnr_wait(timer, 0), Some(0));
+            assert_eq!(rnr_wait(timer, 1), Some(time * 10));
+            assert_eq!(rnr_wait(timer, 6), Some(time * 60));
+            assert_eq!(rnr_wait(timer, 7), None);
+        }
+        assert_eq!(rnr_wait(32, 1), rnr_wait(31, 1));
+        assert_eq!(rnr_wait(255, 255), None);
+    }
+
+    #[test]
     fn pauses_double_up_to_a_second() {
         let mut pauses = Pauses::default();
         let first: [_; 10] = core::array::from_fn(|_| pauses.next_pause());

@@ -103,7 +103,7 @@ impl RxStream {
     pub(super) fn put_off_write(&mut self, why: Stop, segment: &TaggedSegment) -> Stop {
         match why {
             Stop::Absent => self.put_off(DeferredCopy::Write(*segment), 0),
-            Stop::Fault(_) => why,
+            Stop::Fault(_) | Stop::NoReceive => why,
         }
     }
 

@@ -33,6 +33,7 @@ use kernel_ext::{
 
 use super::{
     fpdu::Fpdu,
+    waits::Held,
     RxRound,
     RxStream,
     Stop,
@@ -53,7 +54,10 @@ use crate::{
             Slices, //
         }, //
     },
-    queue::cq::Posted,
+    queue::{
+        cq::Posted,
+        rq::Taker, //
+    },
     stream::owner::{
         QpShared,
         Receives, //
@@ -68,6 +72,8 @@ pub(super) struct Incoming {
     buffer_len: u32,
     /// Progress of the current Send; [`None`] if no Send is in progress.
     progress: Option<SendProgress>,
+    /// It is this stream's turn to take a receive from a shared queue for which others wait.
+    has_turn: bool,
 }
 
 impl Incoming {
@@ -121,7 +127,10 @@ impl RxStream {
         let mut unchecked = false;
         if segment.first {
             self.written = Written::default();
-            unchecked = incoming.begin(qp, cache, segment)?;
+            unchecked = match incoming.begin(qp, cache, segment) {
+                Err(Fault::NoBuffer) => return Err(self.hold(qp, Held::Send(*segment))),
+                begun => begun?,
+            };
         }
         let Some(progress) = &mut incoming.progress else {
             // The core lets no later segment pass unless a Send has begun and not ended.
@@ -177,17 +186,20 @@ impl RxStream {
         &mut self,
         qp: &QpShared,
         queued: Queued<Immediate>,
-    ) -> Result<(), Fault> {
-        let immediate = queued.admit(receive_room(qp))?;
-        let wr = &mut self.incoming.wr;
-        take_wr(qp, wr)?;
+    ) -> Result<(), Stop> {
+        let room = self.incoming.room(qp);
+        if room == QueueRoom::Full && queued.admit(QueueRoom::Free).is_ok() {
+            return Err(self.hold(qp, Held::Immediate(queued)));
+        }
+        let immediate = queued.admit(room)?;
+        self.incoming.take_wr(qp)?;
         let immediate_value = immediate_value(immediate.data);
         if immediate_value.truncated {
             qp.device.stats.rx_immediate_truncated.inc();
         }
-        complete_receive(
+        Ok(complete_receive(
             qp,
-            wr.id,
+            self.incoming.wr.id,
             Received {
                 status: WcStatus::Success,
                 opcode: WcOpcode::RecvRdmaWithImm,
@@ -195,7 +207,7 @@ impl RxStream {
                 extra: WcExtra::Immediate(immediate_value.value),
                 solicited: immediate.solicited,
             },
-        )
+        )?)
     }
 }
 
@@ -249,7 +261,7 @@ impl Incoming {
         cache: &mut RegionCache,
         segment: &SendSegment,
     ) -> Result<bool, Fault> {
-        take_wr(qp, &mut self.wr)?;
+        self.take_wr(qp)?;
         let list = &self.wr.buffer;
         let whole = segment.last.is_last() && segment.payload.len != 0;
         let unchecked = whole && list.sges().len() == 1;
@@ -266,34 +278,52 @@ impl Incoming {
         self.progress = Some(SendProgress::new());
         Ok(unchecked)
     }
-}
 
-/// Dequeues a receive work request.
-fn take_wr(qp: &QpShared, wr: &mut RecvWr) -> Result<(), Fault> {
-    let taken = match &qp.receives {
-        Receives::Own(queue) => queue.take(wr),
-        Receives::Shared(srq) => srq.take(wr),
-    };
-    match taken {
-        Some(Ok(())) => Ok(()),
-        Some(Err(bad)) => {
-            fail_receive(qp, bad.id, bad.status);
-            Err(Fault::LocalPlacement)
+    /// Dequeues a receive work request.
+    fn take_wr(&mut self, qp: &QpShared) -> Result<(), Fault> {
+        let taken = match &qp.receives {
+            Receives::Own(queue) => queue.take(&mut self.wr, Taker::First),
+            Receives::Shared(srq) => {
+                let taker = self.taker();
+                srq.take(&mut self.wr, taker)
+            }
+        };
+        match taken {
+            Some(Ok(())) => Ok(()),
+            Some(Err(bad)) => {
+                fail_receive(qp, bad.id, bad.status);
+                Err(Fault::LocalPlacement)
+            }
+            None => Err(Fault::NoBuffer),
         }
-        None => Err(Fault::NoBuffer),
     }
-}
 
-/// Returns whether a receive work request is posted.
-fn receive_room(qp: &QpShared) -> QueueRoom {
-    let posted = match &qp.receives {
-        Receives::Own(queue) => queue.holds(1),
-        Receives::Shared(srq) => srq.has_request(),
-    };
-    if posted {
-        QueueRoom::Free
-    } else {
-        QueueRoom::Full
+    /// Returns whether a receive work request is posted for this stream.
+    fn room(&self, qp: &QpShared) -> QueueRoom {
+        let taker = match &qp.receives {
+            Receives::Own(_) => Taker::First,
+            Receives::Shared(_) => self.taker(),
+        };
+        if qp.receives.queue().has_request(taker) {
+            QueueRoom::Free
+        } else {
+            QueueRoom::Full
+        }
+    }
+
+    /// Returns as whom this stream takes a receive from a shared queue.
+    #[inline]
+    fn taker(&self) -> Taker {
+        if self.has_turn {
+            Taker::First
+        } else {
+            Taker::Newcomer
+        }
+    }
+
+    /// Sets whether it is this stream's turn.
+    pub(super) fn set_turn(&mut self, has_turn: bool) {
+        self.has_turn = has_turn;
     }
 }
 

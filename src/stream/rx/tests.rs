@@ -21,8 +21,14 @@ mod streams {
             },
             Conn, //
         },
-        qp::Qp,
-        queue::cq::Cq, //
+        qp::{
+            Qp,
+            RxWaits, //
+        },
+        queue::{
+            cq::Cq,
+            waits::FOR_EVER, //
+        }, //
     };
     use iwarp::{
         mpa::negotiate::FeatureRules,
@@ -33,7 +39,10 @@ mod streams {
             Segmenter, //
         }, //
     };
-    use kernel::sync::SetOnce;
+    use kernel::sync::{
+        atomic::Relaxed,
+        SetOnce, //
+    };
     use kernel_ext::{
         net::{
             bench::{
@@ -338,6 +347,75 @@ mod streams {
         rig.work();
         assert!(rig.received(2));
         assert!(rig.is_of(1));
+        Ok(())
+    }
+
+    /// Two messages more than there are receives have arrived, and may wait for ever.
+    fn two_too_many(may_wait: u32) -> Result<RxRig> {
+        let rig = RxRig::new()?;
+        rig.start(0)?;
+        rig.qp.bind(rig.ours[0].bound())?;
+        rig.qp.shared.receive_wait.store(may_wait, Relaxed);
+        let messages = [send(1), send(2), send(3), send(4)];
+        rig.say(0, messages.as_flattened())?;
+        rig.work();
+        assert!(rig.received(1) && rig.received(2));
+        Ok(rig)
+    }
+
+    fn post(rig: &RxRig, id: u64) -> Result {
+        post_recv(&[id], |wrs| Qp::post_recv(rig.qp.as_arc_borrow(), wrs))
+    }
+
+    #[test]
+    fn a_message_waits_until_the_consumer_posts_its_receive() -> Result {
+        let rig = two_too_many(FOR_EVER)?;
+        assert_eq!(
+            (rig.left(0), rig.qp.rx_waits()),
+            (2 * FPDU, RxWaits::Receive)
+        );
+        // What is done again finds nothing else to do.
+        rig.work();
+        assert_eq!(rig.left(0), 2 * FPDU);
+        for (id, left) in [(3, FPDU), (4, 0)] {
+            post(&rig, id)?;
+            eventually(|| rig.left(0) == left)?;
+            assert!(rig.received(id));
+        }
+        assert!(rig.is_of(0) && rig.qp.rx_waits() == RxWaits::Nothing);
+        assert_eq!(rig.bench.count(c"rx_receive_waits"), 2);
+        Ok(())
+    }
+
+    #[test]
+    fn a_message_that_may_not_wait_ends_the_stream() -> Result {
+        let rig = two_too_many(0)?;
+        assert!(!rig.is_of(0) && rig.left(0) == 0);
+        assert_eq!(rig.bench.count(c"rx_receive_waits"), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn a_message_that_has_waited_too_long_ends_the_stream() -> Result {
+        let rig = two_too_many(1)?;
+        eventually(|| rig.left(0) == 0)?;
+        assert!(!rig.is_of(0) && polled(&rig.cq).is_none());
+        assert_eq!(rig.bench.count(c"rx_receive_timeouts"), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn the_first_message_is_valid_while_it_waits() -> Result {
+        let rig = RxRig::new()?;
+        rig.qp.flush();
+        while polled(&rig.cq).is_some() {}
+        rig.start(0)?;
+        rig.qp.bind(rig.ours[0].bound())?;
+        rig.qp.shared.receive_wait.store(FOR_EVER, Relaxed);
+        assert!(rig.untouched());
+        rig.say(0, &send(1))?;
+        rig.work();
+        assert!(!rig.untouched() && rig.left(0) == FPDU);
         Ok(())
     }
 

@@ -4,9 +4,8 @@
 # Part of stacks.sh: fio's engine for RDMA. It compares nothing, also where it is told to: a server
 # with verify=md5 takes blocks of a client with verify=crc32c. So the octets are counted.
 #
-# Its Sends know no flow control but InfiniBand's "receiver not ready", which iWARP lacks: a Send
-# for which no receive is posted ends the stream. So here the server posts as many receives as
-# there are Sends.
+# Its Sends know no flow control but InfiniBand's "receiver not ready": here the client has four
+# times as many of them under way as the server has receives.
 
 # fio_pair VERB SIZE_OF_BLOCK BLOCKS DEPTH_OF_SERVER [OPTIONS OF THE SERVER] -- [OPTIONS OF THE
 # CLIENT]
@@ -28,7 +27,7 @@ fio_pair() {
 fio_sizes() {
 	local block
 	for block in 512 4096 65536 1048576; do
-		fio_pair "$1" "$block" 64 64 --
+		fio_pair "$1" "$block" 64 4 --
 		PORT=$((PORT + 1))
 	done
 }

@@ -4,7 +4,7 @@
 # Part of stacks.sh: all of qperf's tests of reliable connections, one after the other with the same
 # server. Its ver_ tests verify atomic operations.
 
-qperf_tests=(rc_bw rc_lat rc_rdma_read_bw rc_rdma_read_lat rc_rdma_write_poll_lat)
+qperf_tests=(rc_bw rc_bi_bw rc_lat rc_rdma_read_bw rc_rdma_read_lat rc_rdma_write_poll_lat)
 # These write with Immediate Data.
 qperf_immediate=(rc_rdma_write_bw rc_rdma_write_lat)
 qperf_atomics=(rc_compare_swap_mr rc_fetch_add_mr ver_rc_compare_swap ver_rc_fetch_add)
@@ -19,26 +19,10 @@ qperf_all() {
 	kill "$STARTED"
 }
 
-# Both ends send as fast as they can, and leave it to InfiniBand's "receiver not ready" that a
-# receive is posted in time. iWARP has none: where an end is late, the stream ends.
-qperf_bi_bw() {
-	local rc=0
-	start "$NS_B" "$TMP/qperf.log" within 50 qperf -lp "$PORT"
-	wait_listen "$PORT"
-	in_ns "$NS_A" within 20 qperf -lp "$PORT" -t 1 -cm1 "$IP4_B" rc_bi_bw >"$TMP/bi_bw" 2>&1 || rc=$?
-	kill "$STARTED"
-	cat "$TMP/bi_bw" "$TMP/qperf.log"
-	if grep -q 'flush\|bw  =  0 bytes' "$TMP/bi_bw" "$TMP/qperf.log"; then
-		skip_case 'an end was late with its receives, and iWARP has no RNR NAK'
-	fi
-	return "$rc"
-}
-
 version qperf qperf
 ends_up netns
 name=$TYPE/qperf
 try "$name/rc" 200 qperf_all "${qperf_tests[@]}"
-try "$name/rc_bi_bw" 60 qperf_bi_bw
 if [ "$TYPE" = riwarp ]; then
 	try "$name/immediate" 100 qperf_all "${qperf_immediate[@]}"
 	try "$name/atomics" 100 qperf_all "${qperf_atomics[@]}"

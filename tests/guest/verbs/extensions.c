@@ -4,7 +4,7 @@
  * newer ways to post and to poll.
  */
 
-#include "common.h"
+#include "modify.h"
 
 #include <arpa/inet.h>
 #include <pthread.h>
@@ -317,7 +317,7 @@ PAIR_CASE(solicited_immediate_data, .channels = true)
 	check(channel_fires(p->b.recv_channel, SOON), "no event");
 }
 
-PAIR_CASE(immediate_data_without_a_receive)
+static void immediate_data_without_a_receive_body(struct pair *p)
 {
 	struct ibv_wc wc;
 
@@ -328,6 +328,11 @@ PAIR_CASE(immediate_data_without_a_receive)
 	must(qp_reaches(p->a.qp, IBV_QPS_ERR, SOON) && qp_reaches(p->b.qp, IBV_QPS_ERR, SOON));
 	check(async_qp_error(p->b.qp->context, p->b.qp, SOON), "no event at the sink");
 	check(async_qp_error(p->a.qp->context, p->a.qp, SOON), "no event at the source");
+}
+
+static void immediate_data_without_a_receive(void)
+{
+	with_pair_set("receive_wait", 0, immediate_data_without_a_receive_body);
 }
 
 static bool post_send_immediate(struct pair *p, uint64_t id, size_t len, int flags)
@@ -387,7 +392,7 @@ PAIR_CASE(solicited_empty_send_with_immediate_data, .channels = true)
 	check(channel_fires(p->b.recv_channel, SOON), "no event");
 }
 
-PAIR_CASE(empty_send_with_immediate_data_without_a_receive)
+static void empty_send_with_immediate_data_without_a_receive_body(struct pair *p)
 {
 	struct ibv_wc wc;
 
@@ -395,6 +400,11 @@ PAIR_CASE(empty_send_with_immediate_data_without_a_receive)
 	must(poll_wc(p->a.send_cq, &wc, SOON));
 	must(qp_reaches(p->a.qp, IBV_QPS_ERR, SOON) && qp_reaches(p->b.qp, IBV_QPS_ERR, SOON));
 	check(async_qp_error(p->b.qp->context, p->b.qp, SOON), "no event at the sink");
+}
+
+static void empty_send_with_immediate_data_without_a_receive(void)
+{
+	with_pair_set("receive_wait", 0, empty_send_with_immediate_data_without_a_receive_body);
 }
 
 PAIR_CASE(send_with_immediate_data_is_refused)

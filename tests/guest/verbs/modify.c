@@ -37,6 +37,8 @@ bool side_open(struct side *s, struct ibv_context *ctx, int gid_index)
 	/* Half a second on the stock kernel. */
 	s->timeout = slow > 1 ? 16 : 14;
 	s->retry_cnt = 7;
+	s->min_rnr_timer = 12;
+	s->rnr_retry = 7;
 	if (ibv_query_gid(ctx, 1, gid_index, &s->gid))
 		return failed_with("ibv_query_gid");
 	s->pd = ibv_alloc_pd(ctx);
@@ -74,7 +76,7 @@ int rtr_attr(const struct side *s, const struct side *peer, struct ibv_qp_attr *
 		.dest_qp_num = peer->qp->qp_num,
 		.rq_psn = peer->psn,
 		.max_dest_rd_atomic = 4,
-		.min_rnr_timer = 12,
+		.min_rnr_timer = s->min_rnr_timer,
 		.ah_attr = {
 			.is_global = 1,
 			.grh = {
@@ -95,7 +97,7 @@ int rts_attr(const struct side *s, struct ibv_qp_attr *attr)
 		.qp_state = IBV_QPS_RTS,
 		.timeout = s->timeout,
 		.retry_cnt = s->retry_cnt,
-		.rnr_retry = 7,
+		.rnr_retry = s->rnr_retry,
 		.sq_psn = s->psn,
 		.max_rd_atomic = 4,
 	};
@@ -326,4 +328,18 @@ bool set_device_value(struct ibv_context *ctx, const char *name, long value)
 	device_path(path, ctx, name);
 	snprintf(text, sizeof(text), "%ld", value);
 	return file_write(path, text);
+}
+
+void with_pair_set(const char *name, long value, void (*body)(struct pair *p))
+{
+	struct ibv_context *context = test_context();
+	struct pair_opts opts = { 0 };
+	long old;
+
+	if (!context)
+		return;
+	old = device_value(context, name);
+	if (set_device_value(context, name, value))
+		with_pair(&opts, body);
+	set_device_value(context, name, old);
 }

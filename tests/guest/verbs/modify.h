@@ -21,6 +21,8 @@ struct side {
 	uint32_t psn;
 	/* How long a Send waits for its peer: as in ibv_qp_attr, 14 and 7. */
 	uint8_t timeout, retry_cnt;
+	/* How long the peer's Sends wait for a receive: as in ibv_qp_attr, 12 and 7. */
+	uint8_t min_rnr_timer, rnr_retry;
 };
 
 /* Makes a queue pair in INIT and memory for it. */
@@ -77,5 +79,7 @@ long device_value(struct ibv_context *ctx, const char *name);
 /* Returns one of its counters. */
 long device_counter(struct ibv_context *ctx, const char *name);
 bool set_device_value(struct ibv_context *ctx, const char *name, long value);
+/* As with_pair, while a setting of the device has this value. */
+void with_pair_set(const char *name, long value, void (*body)(struct pair *p));
 
 #endif

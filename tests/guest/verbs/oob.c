@@ -792,6 +792,71 @@ SIDES_CASE(another_port)
 	must(traffic(a, b));
 }
 
+/*
+ * InfiniBand repeats a Send that finds no receive `rnr_retry` times, after `min_rnr_timer` each;
+ * here it waits that long.
+ */
+static void waits_for(struct side *a, struct side *b, uint8_t timer, uint8_t retry, int ms)
+{
+	int64_t begin;
+
+	b->min_rnr_timer = timer;
+	b->rnr_retry = retry;
+	must(sides_join(a, b));
+	begin = now_ms();
+	must(side_send(a, 1, 100));
+	must(qp_reaches(b->qp, IBV_QPS_ERR, SOON));
+	check(now_ms() - begin >= ms, "%d after %d ms", retry, (int)(now_ms() - begin));
+	check(ms || now_ms() - begin < 5000 * slow, "after %d ms", (int)(now_ms() - begin));
+	must(qp_reaches(a->qp, IBV_QPS_ERR, SOON));
+	must(sides_reset(a, b));
+}
+
+SIDES_CASE(a_send_waits_as_the_attributes_say)
+{
+	waits_for(a, b, 31, 0, 0);
+	waits_for(a, b, 31, 1, 491);
+	waits_for(a, b, 31, 2, 983);
+	waits_for(a, b, 0, 1, 655);
+}
+
+static void without_limit(struct side *a, struct side *b)
+{
+	struct ibv_wc wc;
+
+	must(sides_join(a, b) && side_send(a, 1, 20000));
+	sleep_ms(1500);
+	check(qp_state(b->qp) == IBV_QPS_RTS, "state %d", qp_state(b->qp));
+	must(side_recv(b, 2, 20000));
+	must(expect_wc(b->cq, &wc, 2, IBV_WC_SUCCESS));
+	must(expect_wc(a->cq, &wc, 1, IBV_WC_SUCCESS));
+	must(traffic(a, b));
+	/* A peer that has closed its half: its Send is still delivered, */
+	must(side_send(a, 3, 100));
+	must(expect_wc(a->cq, &wc, 3, IBV_WC_SUCCESS));
+	must(side_to(a, IBV_QPS_RESET));
+	must(expect_no_wc(b->cq, QUIET));
+	must(side_recv(b, 4, 100));
+	must(expect_wc(b->cq, &wc, 4, IBV_WC_SUCCESS));
+	/* but waits for a second only. */
+	must(sides_reset(a, b) && sides_join(a, b));
+	must(side_send(a, 5, 100));
+	must(expect_wc(a->cq, &wc, 5, IBV_WC_SUCCESS));
+	must(side_to(a, IBV_QPS_RESET));
+	must(qp_reaches(b->qp, IBV_QPS_ERR, SOON));
+}
+
+/* With `rnr_retry` 7, and whatever the setting says. */
+SIDES_CASE(a_send_waits_without_limit)
+{
+	long old = device_value(ctx, "receive_wait");
+
+	must(set_device_value(ctx, "receive_wait", 100));
+	b->min_rnr_timer = 1;
+	without_limit(a, b);
+	set_device_value(ctx, "receive_wait", old);
+}
+
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
@@ -835,6 +900,8 @@ int main(int argc, char **argv)
 	RUN(who_only_waited_does_not_wait_for_one_that_has_gone);
 	RUN(reads_of_a_peer_that_goes);
 	RUN(a_peer_may_do_what_the_queue_pair_grants);
+	RUN(a_send_waits_as_the_attributes_say);
+	RUN(a_send_waits_without_limit);
 	RUN(switched_off);
 	RUN(another_port);
 	return test_end();

@@ -409,23 +409,6 @@ PAIR_CASE(invalidate_of_a_shared_region_ends_the_stream)
 	      "the other receive was not flushed");
 }
 
-/* A Send without a receive ends the stream on both sides, soon. */
-PAIR_CASE(no_receive_buffer_ends_the_stream)
-{
-	struct ibv_send_wr wr;
-	struct ibv_sge sge;
-
-	must(prepare(p, 4096));
-	sge = sge_of(&src, 0, 16);
-	wr = wr_make(IBV_WR_SEND, 3, IBV_SEND_SIGNALED, &sge, 1);
-	must(post_send(&p->a, &wr));
-	must(qp_reaches(p->b.qp, IBV_QPS_ERR, SOON));
-	must(qp_reaches(p->a.qp, IBV_QPS_ERR, SOON));
-	check(async_qp_error(p->b.id->verbs, p->b.qp, SOON), "no event at the receiver");
-	must(cm_expect(p->a.events, RDMA_CM_EVENT_DISCONNECTED));
-	must(cm_expect(p->b.events, RDMA_CM_EVENT_DISCONNECTED));
-}
-
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
@@ -445,6 +428,5 @@ int main(int argc, char **argv)
 	RUN(fence_waits_for_read);
 	RUN(fenced_read);
 	RUN(invalidate_of_a_shared_region_ends_the_stream);
-	RUN(no_receive_buffer_ends_the_stream);
 	return test_end();
 }

@@ -491,6 +491,7 @@ fn told(b: &mut Bench<'_>, wire: &Wire, len: usize, value: [u8; 4]) -> Outcome {
 }
 
 fn immediate_data_takes_a_receive(b: &mut Bench<'_>) -> Outcome {
+    b.setting("receive_wait", 0)?;
     let mut wire = b.connect()?;
     b.clean()?;
     wire.send(&[
@@ -571,6 +572,7 @@ fn immediate_data_that_loses_octets_is_counted(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn immediate_data_without_a_receive(b: &mut Bench<'_>) -> Outcome {
+    b.setting("receive_wait", 0)?;
     b.puppet.set(&[("recvs", 0)])?;
     for opcode in [op::IMMEDIATE, op::IMMEDIATE_SE] {
         let mut wire = b.connect()?;

@@ -214,6 +214,7 @@ pub(super) fn cases() -> Vec<Case> {
             format!("opcode_{opcode}_without_a_receive"),
             "RDMAP-89 DDP-70",
             move |b| {
+                b.setting("receive_wait", 0)?;
                 b.puppet.set(&[("recvs", 0)])?;
                 let mut wire = b.connect()?;
                 let bad = send(1, b"x").opcode(opcode).inv(b.ram.key);

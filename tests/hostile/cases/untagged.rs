@@ -24,7 +24,10 @@ use crate::{
         write,
         Segment, //
     },
-    wire::Outcome, //
+    wire::{
+        require,
+        Outcome, //
+    }, //
 };
 
 pub(super) fn cases() -> Vec<Case> {
@@ -38,6 +41,7 @@ pub(super) fn cases() -> Vec<Case> {
         no_receive_buffer: "RDMAP-85 DDP-70 DDP-71 RDMAP-89",
         no_receive_buffer_for_an_empty_send: "RDMAP-89",
         receive_buffers_used_up: "DDP-70 RDMAP-80",
+        a_message_waits_for_its_receive: "DDP-71 MPA-9",
         receive_buffer_posted_in_time: "DDP-70 RDMAP-80",
         last_segment_leaves_the_receive_buffer: "DDP-73 RDMAP-82",
         middle_segment_leaves_the_receive_buffer: "DDP-72 DDP-83",
@@ -302,6 +306,7 @@ fn send_that_fills_its_buffer(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn without_buffer(b: &mut Bench<'_>, data: &[u8]) -> Outcome {
+    b.setting("receive_wait", 0)?;
     b.puppet.set(&[("recvs", 0)])?;
     let mut wire = b.connect()?;
     let bad = send(1, data);
@@ -317,6 +322,7 @@ fn no_receive_buffer_for_an_empty_send(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn receive_buffers_used_up(b: &mut Bench<'_>) -> Outcome {
+    b.setting("receive_wait", 0)?;
     b.puppet.set(&[("recvs", 2)])?;
     let mut wire = b.connect()?;
     let bad = send(3, b"3");
@@ -325,6 +331,29 @@ fn receive_buffers_used_up(b: &mut Bench<'_>) -> Outcome {
     b.received(&wire, b"1")?;
     b.received(&wire, b"2")?;
     b.failed(&wire, code::NO_BUFFER)
+}
+
+/// Nothing is answered or placed meanwhile, and what is behind the message waits in TCP.
+fn a_message_waits_for_its_receive(b: &mut Bench<'_>) -> Outcome {
+    b.puppet.set(&[("recvs", 0)])?;
+    let mut wire = b.connect()?;
+    b.clean()?;
+    let waits = b.settled_counter("rx_receive_waits")?;
+    wire.send(&[
+        send(1, b"one"),
+        write(b.ram.key, b.ram.at, b"behind"),
+        send(2, b"two"),
+    ])?;
+    wire.silent()?;
+    b.untouched()?;
+    b.puppet.ask(&format!("recv {} 1", wire.conn))?;
+    b.received(&wire, b"one")?;
+    wire.silent()?;
+    b.puppet.ask(&format!("recv {} 1", wire.conn))?;
+    b.received(&wire, b"two")?;
+    let waits = b.settled_counter("rx_receive_waits")? - waits;
+    require!(waits == 2, "{waits} messages have waited");
+    Ok(())
 }
 
 fn receive_buffer_posted_in_time(b: &mut Bench<'_>) -> Outcome {

@@ -195,14 +195,16 @@ mod rest {
 
         /// Posts a receive to pieces of the target, by offset and length.
         fn post_receive(&self, id: u64, pieces: &[(usize, usize)]) -> Result {
-            self.rig.qp.own_receives().ok_or(EINVAL)?.post(|wr| {
+            let queue = self.rig.qp.own_receives().ok_or(EINVAL)?;
+            let posted = queue.post(|wr| {
                 wr.id = id;
                 wr.buffer.clear();
                 for (at, len) in pieces {
                     wr.buffer.push(self.sge(*at, *len)?);
                 }
                 Ok(())
-            })
+            });
+            posted.map(|_| ())
         }
 
         /// Posts a Read to the target, and receives its Request.

@@ -1,0 +1,651 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Queue pairs whose next message has found no receive, and waits for one.
+//!
+//! iWARP has no RNR NAK. The receiver leaves such a message in TCP (`stream/rx/waits.rs`), so the
+//! window stops the peer, and the queue pair is entered here, at the end of a list. A look at the
+//! list wakes those for which a receive is posted by now, the oldest first, and those that have
+//! waited too long. Kernel consumers post by a call, which has the list looked at. A process posts
+//! without one, so the list of its context is looked at by a timer, and with each doorbell and each
+//! arming of a completion queue.
+//!
+//! All queue pairs of a context share one list and one timer, whichever receive queue they wait
+//! for. A look takes about 0.1 us for each of them, hence [`PAUSE_EACH`].
+//!
+//! The locks are taken in this order: that of the list, that of a wait, that of a receive queue.
+
+use core::cmp;
+
+use kernel::{
+    impl_has_hr_timer,
+    impl_has_work,
+    new_mutex,
+    new_work,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        ArcBorrow,
+        Mutex, //
+    },
+    time::{
+        hrtimer::{
+            ArcHrTimerHandle,
+            HrTimer,
+            HrTimerCallback,
+            HrTimerCallbackContext,
+            HrTimerPointer,
+            HrTimerRestart,
+            RelativeMode, //
+        },
+        Delta,
+        Instant,
+        Monotonic, //
+    },
+    workqueue::{
+        Work,
+        WorkItem, //
+    }, //
+};
+use kernel_ext::{
+    new_spinlock_bh,
+    sync::SpinLockBh,
+    workqueue::{
+        Enqueue,
+        OwnedQueue, //
+    }, //
+};
+
+use crate::device::queues::Queues;
+
+use super::rq::RecvQueue;
+
+/// The work item of a queue pair that goes on receiving.
+pub(crate) const RECEIVE: u64 = 1;
+
+/// The work item that looks at a list.
+pub(crate) const LOOK: u64 = 0;
+
+/// Value of a limit: a message waits until its receive is posted.
+pub(crate) const FOR_EVER: u32 = u32::MAX;
+
+/// How long the timer pauses at first, in microseconds; each time it pauses twice as long.
+const PAUSE_FIRST: u32 = 50;
+/// How long it pauses at most: a process may post at any time. A kernel consumer's post has the
+/// list looked at, so there it only finds those that have waited too long.
+const PAUSE_USER: u32 = 4_000;
+const PAUSE_KERNEL: u32 = 100_000;
+/// How long it pauses at least for each queue pair in the list, so that looks take a fiftieth of a
+/// processor at most.
+const PAUSE_EACH: u32 = 8;
+
+/// After so many milliseconds, and then every second, a wait without limit is looked at by its
+/// queue pair.
+const REVIEW: u32 = 10_000;
+const REVIEW_AGAIN: u32 = 1_000;
+
+/// The list of a context, or of the kernel consumers of a device.
+#[pin_data]
+pub(crate) struct ReceiveWaits {
+    /// How many queue pairs have a place in the list.
+    // ORDERING: Relaxed: stands for no other memory; the list has room before a queue pair is used.
+    places: Atomic<u32>,
+    /// Length of the list.
+    // ORDERING: Relaxed: who posts without the timer uses `RecvQueue::post`'s answer; for others it
+    // is a hint.
+    len: Atomic<u32>,
+    #[pin]
+    inner: SpinLockBh<WaitList>,
+    queues: Arc<Queues>,
+    /// It is that of a process.
+    user: bool,
+    #[pin]
+    work: Work<ReceiveWaits, LOOK>,
+    #[pin]
+    timer: HrTimer<Self>,
+    /// The last start of the timer, which has a reference to this.
+    #[pin]
+    started: Mutex<Option<ArcHrTimerHandle<ReceiveWaits>>>,
+}
+
+struct WaitList {
+    /// In the order in which they began to wait. Some have ended to wait since the last look.
+    waiters: KVec<Arc<ReceiveWaiter>>,
+    /// The next pause of the timer, in microseconds.
+    pause: u32,
+    /// The last look.
+    looked: Instant<Monotonic>,
+}
+
+/// The place of a queue pair in the list.
+#[pin_data]
+pub(crate) struct ReceiveWaiter {
+    place: Place,
+    /// It is in the list.
+    // ORDERING: Relaxed: under the lock of the list.
+    listed: Atomic<bool>,
+    #[pin]
+    wait: SpinLockBh<Option<Wait>>,
+}
+
+/// Room for one queue pair in a list.
+struct Place(Arc<ReceiveWaits>);
+
+/// A wait of a queue pair.
+struct Wait {
+    queue: Arc<RecvQueue>,
+    queue_pair: Arc<dyn Enqueue<RECEIVE>>,
+    since: Instant<Monotonic>,
+    /// How long it waits, in milliseconds, or [`FOR_EVER`].
+    limit: u32,
+    /// When to review it, in milliseconds, if it has no limit.
+    review: u32,
+    turn: Turn,
+}
+
+/// Whether a queue pair that waits may go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Others may have begun to wait before.
+    Later,
+    /// There is a receive for it.
+    Now,
+    /// It has waited without limit for so many milliseconds that somebody should know.
+    Review {
+        millis: u32,
+        /// Somebody was told before.
+        again: bool,
+    },
+    /// It has waited too long: so many milliseconds.
+    Over(u32),
+}
+
+impl_has_work! {
+    impl HasWork<Self, LOOK> for ReceiveWaits { self.work }
+}
+
+impl_has_hr_timer! {
+    impl HasHrTimer<Self> for ReceiveWaits { mode: RelativeMode<Monotonic>, field: self.timer }
+}
+
+impl HrTimerCallback for ReceiveWaits {
+    type Pointer<'a> = Arc<Self>;
+
+    /// Context: hard interrupt.
+    fn run(this: ArcBorrow<'_, Self>, _: HrTimerCallbackContext<'_, Self>) -> HrTimerRestart {
+        this.look_soon();
+        HrTimerRestart::NoRestart
+    }
+}
+
+impl WorkItem<LOOK> for ReceiveWaits {
+    type Pointer = Arc<Self>;
+
+    /// Context: process.
+    fn run(this: Arc<Self>) {
+        let pause = this.look();
+        let mut started = this.started.lock();
+        // The timer has fired, or is too late or too early; dropping the handle stops it.
+        *started = None;
+        *started = pause.map(|pause| this.clone().start(pause));
+    }
+}
+
+impl ReceiveWaits {
+    /// Makes the list of a process's context, or of a device's kernel consumers.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new(queues: &Arc<Queues>, user: bool) -> Result<Arc<Self>> {
+        let this = pin_init!(Self {
+            places: Atomic::new(0),
+            len: Atomic::new(0),
+            inner <- new_spinlock_bh!(WaitList {
+                waiters: KVec::new(),
+                pause: PAUSE_FIRST,
+                looked: Instant::now(),
+            }),
+            queues: queues.clone(),
+            user,
+            work <- new_work!("ReceiveWaits::work"),
+            timer <- HrTimer::new(),
+            started <- new_mutex!(None, "ReceiveWaits::started"),
+        });
+        Arc::pin_init(this, GFP_KERNEL_ACCOUNT)
+    }
+
+    /// Has the list looked at, since somebody has posted. Context: any.
+    pub(crate) fn look_soon(self: ArcBorrow<'_, Self>) {
+        let queue = if self.user {
+            &self.queues.user
+        } else {
+            &self.queues.tx
+        };
+        self.enqueue_on(queue);
+    }
+
+    /// Looks at the list of a process that makes a call, if it is not empty.
+    ///
+    /// Context: process, or softirq.
+    #[inline]
+    pub(crate) fn look_in_call(&self) {
+        if self.len.load(Relaxed) != 0 {
+            self.look();
+        }
+    }
+
+    /// Looks at the list, unless that was done just now; returns when to look again, if anybody
+    /// waits.
+    #[cold]
+    fn look(&self) -> Option<Delta> {
+        let mut inner = self.inner.lock();
+        let WaitList {
+            waiters,
+            pause,
+            looked,
+        } = &mut *inner;
+        let now = Instant::now();
+        let at_least = len_of(waiters).saturating_mul(PAUSE_EACH);
+        let early = i64::from(at_least) - (now - *looked).as_micros_ceil();
+        // A short list is looked at whenever somebody asks.
+        if at_least > PAUSE_FIRST && early > 0 {
+            return Some(Delta::from_micros(early));
+        }
+        *looked = now;
+        for waiter in waiters.iter() {
+            if let Some(wait) = &*waiter.wait.lock() {
+                wait.queue.forget_claims();
+            }
+        }
+        waiters.retain(|waiter| {
+            let mut wait = waiter.wait.lock();
+            match &mut *wait {
+                Some(wait) => {
+                    if wait.look(now) {
+                        wait.queue_pair
+                            .as_arc_borrow()
+                            .enqueue_on(self.receive_queue());
+                    }
+                    true
+                }
+                None => {
+                    waiter.listed.store(false, Relaxed);
+                    false
+                }
+            }
+        });
+        let len = len_of(waiters);
+        self.len.store(len, Relaxed);
+        if len == 0 {
+            return None;
+        }
+        let most = if self.user { PAUSE_USER } else { PAUSE_KERNEL };
+        let due = cmp::max(*pause, len.saturating_mul(PAUSE_EACH));
+        *pause = cmp::min(pause.saturating_mul(2), most);
+        Some(Delta::from_micros(due.into()))
+    }
+
+    /// Returns the queue on which queue pairs go on, where an item may wait for the owner of a
+    /// socket.
+    fn receive_queue(&self) -> &OwnedQueue {
+        if self.user {
+            &self.queues.user_wait
+        } else {
+            &self.queues.tx
+        }
+    }
+
+    /// Makes room for the queue pairs that there are.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    fn make_room(&self) -> Result {
+        loop {
+            // CAST: widens.
+            let places = self.places.load(Relaxed) as usize;
+            if self.inner.lock().waiters.capacity() >= places {
+                return Ok(());
+            }
+            let mut more = KVec::with_capacity(places.next_power_of_two(), GFP_KERNEL_ACCOUNT)?;
+            let mut inner = self.inner.lock();
+            let waiters = &mut inner.waiters;
+            if waiters.capacity() < more.capacity() {
+                core::mem::swap(waiters, &mut more);
+                for waiter in more.drain_all() {
+                    // It has more room than the one before.
+                    let _ = waiters.push_within_capacity(waiter);
+                }
+            }
+            // `more` is dropped without the lock.
+            drop(inner);
+        }
+    }
+}
+
+impl ReceiveWaiter {
+    /// Makes a place for a queue pair.
+    ///
+    /// Context: process, sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new(waits: &Arc<ReceiveWaits>) -> Result<Arc<Self>> {
+        let place = Place::new(waits)?;
+        Arc::pin_init(
+            pin_init!(Self {
+                place,
+                listed: Atomic::new(false),
+                wait <- new_spinlock_bh!(None),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+
+    /// Returns the list that it has a place in.
+    pub(crate) fn waits(&self) -> &Arc<ReceiveWaits> {
+        &self.place.0
+    }
+
+    /// Enters the queue pair at the end of the list, unless it waits already. It waits for `limit`
+    /// milliseconds, or [`FOR_EVER`].
+    ///
+    /// Context: softirq or process; the lock under which the queue pair ends to wait is held.
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        queue: &Arc<RecvQueue>,
+        queue_pair: Arc<dyn Enqueue<RECEIVE>>,
+        limit: u32,
+    ) {
+        let mut inner = self.waits().inner.lock();
+        {
+            let mut wait = self.wait.lock();
+            if wait.is_some() {
+                return;
+            }
+            *wait = Some(Wait {
+                queue: queue.clone(),
+                queue_pair,
+                since: Instant::now(),
+                limit,
+                review: REVIEW,
+                turn: Turn::Later,
+            });
+        }
+        let waiters = &mut inner.waiters;
+        if self.listed.load(Relaxed) {
+            // It has waited before, and no look has found that it does not any more.
+            if let Some(at) = waiters.iter().position(|other| Arc::ptr_eq(other, self)) {
+                let _ = waiters.remove(at);
+            }
+        }
+        // There is room: each place is made before its queue pair.
+        let entered = waiters.push_within_capacity(self.clone()).is_ok();
+        self.listed.store(entered, Relaxed);
+        inner.pause = PAUSE_FIRST;
+        self.waits().len.store(len_of(&inner.waiters), Relaxed);
+        drop(inner);
+        // A receive may have been posted just before.
+        self.waits().as_arc_borrow().look_soon();
+    }
+
+    /// Ends to wait, if it does. Context: that of [`ReceiveWaiter::begin`].
+    pub(crate) fn end(&self) {
+        // Not the last reference to a queue pair: the caller has one.
+        let ended = self.wait.lock().take();
+        drop(ended);
+    }
+
+    /// Has the list looked at, after the queue pair has ended to wait for good, so that the list
+    /// forgets it.
+    pub(crate) fn leave(&self) {
+        if self.listed.load(Relaxed) {
+            self.waits().as_arc_borrow().look_soon();
+        }
+    }
+
+    /// Returns whether the queue pair may go on, if it waits.
+    pub(crate) fn turn(&self) -> Turn {
+        self.wait
+            .lock()
+            .as_ref()
+            .map_or(Turn::Later, |wait| wait.turn)
+    }
+
+    /// Lets a wait without limit end in so many milliseconds.
+    pub(crate) fn limit(&self, millis: u32) {
+        if let Some(wait) = &mut *self.wait.lock() {
+            if wait.limit == FOR_EVER {
+                wait.limit = wait.elapsed(Instant::now()).saturating_add(millis);
+            }
+        }
+    }
+}
+
+impl Place {
+    /// Makes room for one queue pair more.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    fn new(waits: &Arc<ReceiveWaits>) -> Result<Self> {
+        waits.places.fetch_add(1, Relaxed);
+        let this = Self(waits.clone());
+        waits.make_room()?;
+        Ok(this)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.places.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Wait {
+    /// Returns how long it has lasted, in milliseconds.
+    fn elapsed(&self, now: Instant<Monotonic>) -> u32 {
+        // A moment of another CPU may be later.
+        u32::try_from((now - self.since).as_millis().max(0)).unwrap_or(FOR_EVER - 1)
+    }
+
+    /// Returns whether the queue pair has something to do.
+    fn look(&mut self, now: Instant<Monotonic>) -> bool {
+        if self.queue.claim() {
+            self.turn = Turn::Now;
+            return true;
+        }
+        let elapsed = self.elapsed(now);
+        self.turn = if self.limit != FOR_EVER && elapsed >= self.limit {
+            Turn::Over(elapsed)
+        } else if self.limit == FOR_EVER && elapsed >= self.review {
+            let again = self.review != REVIEW;
+            self.review = elapsed.saturating_add(REVIEW_AGAIN);
+            Turn::Review {
+                millis: elapsed,
+                again,
+            }
+        } else {
+            // What was posted for it may have been taken back, by a reset of the queue.
+            self.turn = Turn::Later;
+            return false;
+        };
+        true
+    }
+}
+
+fn len_of(waiters: &KVec<Arc<ReceiveWaiter>>) -> u32 {
+    // CAST: a device has fewer queue pairs.
+    waiters.len() as u32
+}
+
+#[kernel::prelude::kunit_tests(riwarp_receive_waits)]
+mod tests {
+    use super::*;
+    use crate::bench::Bench;
+    use kernel_ext::net::bench::eventually;
+
+    /// Stands for a queue pair; counts how often it goes on.
+    #[pin_data]
+    struct Waiting {
+        waiter: Arc<ReceiveWaiter>,
+        runs: Atomic<u32>,
+        #[pin]
+        work: Work<Waiting, RECEIVE>,
+    }
+
+    impl_has_work! {
+        impl HasWork<Self, RECEIVE> for Waiting { self.work }
+    }
+
+    impl WorkItem<RECEIVE> for Waiting {
+        type Pointer = Arc<Self>;
+
+        fn run(this: Arc<Self>) {
+            this.runs.fetch_add(1, Relaxed);
+        }
+    }
+
+    struct Rig {
+        waits: Arc<ReceiveWaits>,
+        queue: Arc<RecvQueue>,
+        all: [Arc<Waiting>; 3],
+        bench: Bench,
+    }
+
+    impl Rig {
+        /// Three queue pairs that wait for receives of one queue.
+        fn new(limit: u32) -> Result<Self> {
+            let bench = Bench::new()?;
+            let waits = ReceiveWaits::new(&bench.device.queues, false)?;
+            let waiting = || {
+                let waiter = ReceiveWaiter::new(&waits)?;
+                let made = pin_init!(Waiting {
+                    waiter,
+                    runs: Atomic::new(0),
+                    work <- new_work!("Waiting::work"),
+                });
+                Arc::pin_init(made, GFP_KERNEL)
+            };
+            let rig = Self {
+                all: [waiting()?, waiting()?, waiting()?],
+                queue: Arc::pin_init(RecvQueue::new(4, None)?, GFP_KERNEL)?,
+                waits,
+                bench,
+            };
+            for which in 0..3 {
+                rig.begin(which, limit);
+            }
+            Ok(rig)
+        }
+
+        fn begin(&self, which: usize, limit: u32) {
+            self.queue.add_waiter();
+            let waiting = &self.all[which];
+            waiting.waiter.begin(&self.queue, waiting.clone(), limit);
+        }
+
+        fn end(&self, which: usize) {
+            self.queue.remove_waiter();
+            self.all[which].waiter.end();
+        }
+
+        /// Has the list looked at, and returns whose turn it is.
+        fn turns(&self) -> [Turn; 3] {
+            self.waits.as_arc_borrow().look_soon();
+            self.bench.device.queues.flush_tx();
+            self.all.each_ref().map(|waiting| waiting.waiter.turn())
+        }
+
+        fn post(&self) -> Result<bool> {
+            self.queue.post(|_| Ok(()))
+        }
+    }
+
+    impl Drop for Rig {
+        fn drop(&mut self) {
+            for which in 0..3 {
+                self.end(which);
+            }
+            // Nobody is left, so the timer ends.
+            self.turns();
+        }
+    }
+
+    use Turn::{
+        Later,
+        Now, //
+    };
+
+    #[test]
+    fn as_many_as_there_are_receives_go_on_the_oldest_first() -> Result {
+        let rig = Rig::new(FOR_EVER)?;
+        assert_eq!(rig.turns(), [Later, Later, Later]);
+        assert_eq!(rig.post(), Ok(true));
+        assert_eq!(rig.turns(), [Now, Later, Later]);
+        // It does not take it at once, nor twice.
+        assert_eq!(rig.turns(), [Now, Later, Later]);
+        rig.post()?;
+        assert_eq!(rig.turns(), [Now, Now, Later]);
+        rig.end(0);
+        rig.begin(0, FOR_EVER);
+        // It has to wait again, behind the others.
+        assert_eq!(rig.turns(), [Later, Now, Now]);
+        assert!(rig.all[0].runs.load(Relaxed) > 0 && rig.all[2].runs.load(Relaxed) > 0);
+        Ok(())
+    }
+
+    #[test]
+    fn who_has_waited_too_long_hears_of_it() -> Result {
+        let rig = Rig::new(1)?;
+        eventually(|| {
+            rig.turns()
+                .iter()
+                .all(|turn| matches!(turn, Turn::Over(1..)))
+        })?;
+        // A receive that comes late is in time as long as the stream has not ended.
+        rig.post()?;
+        assert_eq!(rig.turns()[0], Now);
+        Ok(())
+    }
+
+    #[test]
+    fn a_limit_that_comes_later_holds() -> Result {
+        let rig = Rig::new(FOR_EVER)?;
+        rig.all[1].waiter.limit(1);
+        eventually(|| matches!(rig.turns()[1], Turn::Over(_)))?;
+        assert_eq!(rig.turns()[0], Later);
+        Ok(())
+    }
+
+    #[test]
+    fn who_does_not_wait_any_more_is_forgotten() -> Result {
+        let rig = Rig::new(FOR_EVER)?;
+        rig.end(1);
+        rig.all[1].waiter.leave();
+        rig.turns();
+        assert_eq!(rig.waits.len.load(Relaxed), 2);
+        assert_eq!(rig.all[1].waiter.turn(), Later);
+        rig.begin(1, FOR_EVER);
+        assert_eq!(rig.waits.len.load(Relaxed), 3);
+        Ok(())
+    }
+
+    #[test]
+    fn a_newcomer_takes_nothing_that_others_wait_for() -> Result {
+        use crate::queue::rq::Taker;
+
+        let rig = Rig::new(FOR_EVER)?;
+        rig.post()?;
+        let mut wr = crate::abi::wr::RecvWr::default();
+        assert!(!rig.queue.has_request(Taker::Newcomer) && rig.queue.has_request(Taker::First));
+        assert!(rig.queue.take(&mut wr, Taker::Newcomer).is_none());
+        assert!(rig.queue.take(&mut wr, Taker::First).is_some());
+        Ok(())
+    }
+}
