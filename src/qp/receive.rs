@@ -78,19 +78,22 @@ impl Qp {
     ///
     /// Context: process.
     pub(super) fn stop_rx(&self) -> Option<u64> {
-        let stream = {
+        let (stream, waited) = {
             let mut rx = self.shared.rx.lock();
             let mut stream = rx.stream.take()?;
-            if !stream.awaits_receive() {
-                return stream.begun();
+            let waited = stream.awaits_receive();
+            if waited {
+                stream.end_receive_wait(&self.shared);
             }
-            stream.end_receive_wait(&self.shared);
-            stream
+            // Dropped without the lock: it may close the socket.
+            (stream, waited)
         };
-        self.shared.waiter.leave();
-        if let Some(conn) = self.shared.conn() {
-            // It may wait for what the stream has left.
-            self.processed(&conn);
+        if waited {
+            self.shared.waiter.leave();
+            if let Some(conn) = self.shared.conn() {
+                // It may wait for what the stream has left.
+                self.processed(&conn);
+            }
         }
         stream.begun()
     }
