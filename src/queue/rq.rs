@@ -55,8 +55,9 @@ struct RecvQueueInner {
     posted: u32,
     /// How many streams wait for a request.
     waiters: u32,
-    /// How many of them were told since the last look that there is one.
+    /// How many of them were told in the last look that there is one, and the number of that look.
     claims: u32,
+    look: u32,
 }
 
 /// A ring of receive work requests.
@@ -83,6 +84,7 @@ impl RecvQueue {
                 posted: first,
                 waiters: 0,
                 claims: 0,
+                look: 0,
             }),
         }))
     }
@@ -187,15 +189,13 @@ impl RecvQueue {
         inner.waiters = inner.waiters.saturating_sub(1);
     }
 
-    /// Forgets all claims.
-    pub(crate) fn forget_claims(&self) {
-        self.inner.lock().claims = 0;
-    }
-
     /// Claims a request for a stream that waits; returns whether there is one that nobody has
-    /// claimed. Claims bind no request: they only tell how many streams to wake.
-    pub(crate) fn claim(&self) -> bool {
+    /// claimed in this `look`. Claims bind no request: they only tell how many streams to wake.
+    pub(crate) fn claim(&self, look: u32) -> bool {
         let mut inner = self.inner.lock();
+        if inner.look != look {
+            (inner.look, inner.claims) = (look, 0);
+        }
         let claims = inner.claims.saturating_add(1);
         let found = inner.holds(claims);
         if found {

@@ -80,7 +80,7 @@ const PAUSE_USER: u32 = 4_000;
 const PAUSE_KERNEL: u32 = 100_000;
 /// How long it pauses at least for each queue pair in the list, so that looks take a fiftieth of a
 /// processor at most.
-const PAUSE_EACH: u32 = 8;
+const PAUSE_EACH: u32 = 16;
 
 /// After so many milliseconds, and then every second, a wait without limit is looked at by its
 /// queue pair.
@@ -116,8 +116,9 @@ struct WaitList {
     waiters: KVec<Arc<ReceiveWaiter>>,
     /// The next pause of the timer, in microseconds.
     pause: u32,
-    /// The last look.
+    /// The last look, and its number.
     looked: Instant<Monotonic>,
+    number: u32,
 }
 
 /// The place of a queue pair in the list.
@@ -208,6 +209,7 @@ impl ReceiveWaits {
                 waiters: KVec::new(),
                 pause: PAUSE_FIRST,
                 looked: Instant::now(),
+                number: 0,
             }),
             queues: queues.clone(),
             user,
@@ -247,6 +249,7 @@ impl ReceiveWaits {
             waiters,
             pause,
             looked,
+            number,
         } = &mut *inner;
         let now = Instant::now();
         let at_least = len_of(waiters).saturating_mul(PAUSE_EACH);
@@ -256,16 +259,12 @@ impl ReceiveWaits {
             return Some(Delta::from_micros(early));
         }
         *looked = now;
-        for waiter in waiters.iter() {
-            if let Some(wait) = &*waiter.wait.lock() {
-                wait.queue.forget_claims();
-            }
-        }
+        *number = number.wrapping_add(1);
         waiters.retain(|waiter| {
             let mut wait = waiter.wait.lock();
             match &mut *wait {
                 Some(wait) => {
-                    if wait.look(now) {
+                    if wait.look(*number, now) {
                         wait.queue_pair
                             .as_arc_borrow()
                             .enqueue_on(self.receive_queue());
@@ -454,9 +453,9 @@ impl Wait {
         u32::try_from((now - self.since).as_millis().max(0)).unwrap_or(FOR_EVER - 1)
     }
 
-    /// Returns whether the queue pair has something to do.
-    fn look(&mut self, now: Instant<Monotonic>) -> bool {
-        if self.queue.claim() {
+    /// Returns whether the queue pair has something to do, in a look with this number.
+    fn look(&mut self, number: u32, now: Instant<Monotonic>) -> bool {
+        if self.queue.claim(number) {
             self.turn = Turn::Now;
             return true;
         }

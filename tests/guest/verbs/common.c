@@ -185,7 +185,7 @@ bool file_write(const char *path, const char *text)
 /* --- memory ----------------------------------------------------------------------------------- */
 
 /* Regions that are not freed yet. */
-static struct region kept[128];
+static struct region kept[4096];
 
 void region_keep(const struct region *r)
 {

@@ -365,6 +365,63 @@ PAIR_CASE(an_armed_channel_fires, .channels = true)
 	check(wc.wr_id == 2 && wc.status == IBV_WC_SUCCESS, "%s", ibv_wc_status_str(wc.status));
 }
 
+/* Reads how long the processors have worked, and how long there are, in ticks. */
+static bool processor_time(long *busy, long *all)
+{
+	long user, nice, system, idle, iowait, irq, softirq;
+	FILE *file = fopen("/proc/stat", "r");
+	int n = 0;
+
+	if (file) {
+		n = fscanf(file, "cpu %ld %ld %ld %ld %ld %ld %ld", &user, &nice, &system, &idle, &iowait,
+			   &irq, &softirq);
+		fclose(file);
+	}
+	*busy = user + nice + system + irq + softirq;
+	*all = *busy + idle + iowait;
+	return n == 7;
+}
+
+/*
+ * How much of a processor it takes to look after many that wait. For a kernel that runs at the speed
+ * of the machine: WAITERS says how many.
+ */
+static void many_waits_cost_little(void)
+{
+	const char *text = getenv("WAITERS");
+	int n = text ? atoi(text) : 0, opened = 0;
+	struct ibv_context *ctx = test_context();
+	struct side *sides = calloc(2 * n, sizeof(*sides));
+	long before, begin[2], end[2];
+
+	check(n > 0 && ctx && sides, "WAITERS is no number, or there is no device");
+	before = device_counter(ctx, "rx_receive_waits");
+	for (; opened < n; opened++) {
+		struct side *a = &sides[2 * opened], *b = a + 1;
+
+		if (!sides_open(a, b, ctx, 0) || !sides_join(a, b) || !side_send(a, 1, 16))
+			break;
+	}
+	for (int64_t limit = now_ms() + SOON; device_counter(ctx, "rx_receive_waits") - before < n;)
+		if (now_ms() > limit)
+			break;
+	before = device_counter(ctx, "rx_receive_waits") - before;
+	sleep_ms(1000);
+	if (before == n && processor_time(&begin[0], &begin[1]) && !usleep(5000000) &&
+	    processor_time(&end[0], &end[1])) {
+		long busy = end[0] - begin[0], all = end[1] - begin[1];
+
+		printf("# %d that wait take %ld ticks of %ld\n", n, busy, all);
+		if (busy * 50 >= all)
+			fail("%ld ticks of %ld", busy, all);
+	} else {
+		fail("%ld wait, not %d", before, n);
+	}
+	for (int i = 0; i <= opened && i < n; i++)
+		sides_close(&sides[2 * i], &sides[2 * i + 1]);
+	free(sides);
+}
+
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
@@ -382,5 +439,7 @@ int main(int argc, char **argv)
 	RUN(nothing_else_waits);
 	RUN(a_read_waits_behind_the_message);
 	RUN(an_armed_channel_fires);
+	if (getenv("WAITERS"))
+		RUN(many_waits_cost_little);
 	return test_end();
 }
