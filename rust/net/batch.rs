@@ -416,10 +416,11 @@ impl TxBatch {
         self.appended = mark.0.clamp(self.accepted, self.appended);
     }
 
-    /// Calls `send` with a message of all unsent octets and their number; removes as many as it
-    /// returns.
+    /// Calls `send` with a message of the unsent octets, at most `most` of them, and their number;
+    /// removes as many as it returns.
     pub(super) fn send_with(
         &mut self,
+        most: usize,
         more: SendHint,
         send: impl FnOnce(*mut bindings::msghdr, usize) -> c_int,
     ) -> Result<usize> {
@@ -449,7 +450,7 @@ impl TxBatch {
             ),
             None => self.each_run(self.accepted, self.appended, name),
         }
-        let len = self.len();
+        let len = self.len().min(most);
         let mut flags = bindings::MSG_DONTWAIT
             | bindings::MSG_NOSIGNAL
             | bindings::MSG_SPLICE_PAGES

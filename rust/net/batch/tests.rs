@@ -8,7 +8,7 @@ mod batch {
 
     /// Accepts up to `take` octets of a batch as TCP would, without keeping a page.
     fn take(batch: &mut TxBatch, take: usize) -> Result<usize> {
-        batch.send_with(SendHint::Push, |_, len| len.min(take) as c_int)
+        batch.send_with(usize::MAX, SendHint::Push, |_, len| len.min(take) as c_int)
     }
 
     #[test]
@@ -23,8 +23,27 @@ mod batch {
         assert_eq!(take(&mut batch, 4)?, 1);
         assert!(batch.is_empty());
         // An empty batch does not call `send`.
-        let sent = batch.send_with(SendHint::Push, |_, _| -1);
+        let sent = batch.send_with(usize::MAX, SendHint::Push, |_, _| -1);
         assert_eq!(sent, Ok(0));
+        Ok(())
+    }
+
+    #[test]
+    fn sends_no_more_than_it_is_told() -> Result {
+        let mut batch = TxBatch::new();
+        batch.put(&[1; 100])?;
+        let mut offered = |most| {
+            let mut seen = 0;
+            let sent = batch.send_with(most, SendHint::MoreFollows, |_, len| {
+                seen = len;
+                len as c_int
+            });
+            assert_eq!(sent, Ok(seen));
+            seen
+        };
+        for (most, seen) in [(60, 60), (60, 40), (60, 0)] {
+            assert_eq!(offered(most), seen);
+        }
         Ok(())
     }
 

@@ -79,7 +79,12 @@ pub(in crate::net) unsafe fn send_locked(
         // holds its spin lock. Its `struct sock` is the head of a `struct tcp_sock`.
         unsafe { round_mss(sk.cast()) };
     }
-    batch.send_with(more, |msg, len| {
+    let most = match more {
+        SendHint::Push => usize::MAX,
+        // SAFETY: `whole_packets` requires a valid TCP socket that is locked, as above.
+        SendHint::MoreFollows => unsafe { whole_packets(sk.cast(), batch.len()) },
+    };
+    batch.send_with(most, more, |msg, len| {
         // SAFETY: `tcp_sendmsg_locked()` requires a valid TCP socket that is locked, which the
         // caller guarantees, and a message that describes memory of that length, which `send_with`
         // gives. With the spin lock held it must not sleep or process a backlog: `MSG_DONTWAIT` is
@@ -87,6 +92,29 @@ pub(in crate::net) unsafe fn send_locked(
         // an owner is empty.
         unsafe { bindings::tcp_sendmsg_locked(sk, msg, len) }
     })
+}
+
+/// Returns how many of `len` octets to give to TCP now if more follow: those that fill packets of
+/// segmentation offload. A rest would become a packet of its own with the next acknowledgement,
+/// before the octets that follow can fill it.
+///
+/// # Safety
+///
+/// `tp` must be a valid TCP socket that is locked, by an owner or by its spin lock.
+#[inline]
+unsafe fn whole_packets(tp: *const bindings::tcp_sock, len: usize) -> usize {
+    // SAFETY: Fields of a valid socket, which do not change while it is locked.
+    let (segments, mss) = unsafe { ((*tp).gso_segs, (*tp).mss_cache) };
+    if segments < 2 {
+        // Each segment is a packet, and an FPDU may fill it.
+        return len;
+    }
+    // CAST: Widens.
+    let packet = usize::from(segments).saturating_mul(mss as usize);
+    match len.checked_rem(packet) {
+        Some(rest) if rest < len => len.saturating_sub(rest),
+        Some(_) | None => len,
+    }
 }
 
 /// Makes TCP build segments of a multiple of 4 octets, as full FPDUs are.
