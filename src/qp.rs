@@ -14,7 +14,8 @@
 use iwarp::{
     oob::{
         rnr_wait,
-        Psn, //
+        Psn,
+        RnrRetry, //
     },
     stag::Access, //
 };
@@ -107,8 +108,9 @@ pub(crate) struct Attrs {
     stored: QpAttr,
     /// The PSN that the stream's peer expects, until the consumer sets it.
     pub(crate) promised: Option<Psn>,
-    /// The consumer has set `rnr_retry`.
-    has_rnr_retry: bool,
+    /// How often Sends would be repeated: the stream's peer has told, or the consumer has set it.
+    peer_rnr_retry: Option<RnrRetry>,
+    own_rnr_retry: Option<RnrRetry>,
 }
 
 /// A queue pair.
@@ -212,20 +214,20 @@ impl Qp {
     }
 
     /// Derives from them how long a message waits for its receive. With the connection manager the
-    /// device says that; without it InfiniBand's attributes, once there are both.
+    /// device says that; without it InfiniBand's attributes do: the sender's number, or this end's
+    /// own as long as the sender has not told its.
     fn set_receive_wait(&self, attrs: &Attrs) {
-        let stored = &attrs.stored;
+        let retry = attrs.peer_rnr_retry.or(attrs.own_rnr_retry);
+        let retry = retry.filter(|_| self.shared.lifecycle().is_by_path());
         let has_places = self.own_receives().is_none() || self.caps.max_recv_wr != 0;
-        let millis = if !has_places {
+        let millis = match retry {
             // None can ever be posted.
-            0
-        } else if self.shared.lifecycle().is_by_path() && attrs.has_rnr_retry {
-            match rnr_wait(stored.min_rnr_timer, stored.rnr_retry) {
+            _ if !has_places => 0,
+            Some(retry) => match rnr_wait(attrs.stored.min_rnr_timer, retry) {
                 Some(micros) => u32::try_from(micros.div_ceil(1000)).unwrap_or(FOR_EVER - 1),
                 None => FOR_EVER,
-            }
-        } else {
-            self.shared.device.settings.receive_wait()
+            },
+            None => self.shared.device.settings.receive_wait(),
         };
         self.shared.receive_wait.store(millis, Relaxed);
     }

@@ -383,6 +383,7 @@ mod tests {
             receive_psn: Psn::new(1),
             send_psn: None,
             features: FeatureBits::NONE,
+            rnr_retry: None,
         };
         let here = address(Family::V4, 0);
         let waits = || {

@@ -66,6 +66,20 @@ impl fmt::Debug for Psn {
     }
 }
 
+/// How often InfiniBand repeats a Send that finds no receive: 0 to 6 times, or without limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RnrRetry(u8);
+
+impl RnrRetry {
+    /// Without limit.
+    pub const FOR_EVER: Self = Self(7);
+
+    /// Makes it of the low 3 bits of `raw`.
+    pub const fn new(raw: u8) -> Self {
+        Self(raw & 7)
+    }
+}
+
 /// What an end can do beyond the RFCs, a set of bits. Unknown ones are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FeatureBits(u16);
@@ -101,6 +115,9 @@ pub struct Announcement {
     pub receive_psn: Psn,
     /// What the sender can do.
     pub features: FeatureBits,
+    /// How often its Sends would be repeated; [`None`] if its consumer has not set that, or its
+    /// version does not tell.
+    pub rnr_retry: Option<RnrRetry>,
 }
 
 impl Announcement {
@@ -111,6 +128,8 @@ impl Announcement {
     const VERSION: u8 = 1;
     /// Flag: the send PSN is valid.
     const SEND_PSN: u8 = 0x80;
+    /// Flag: the low 3 bits are [`Announcement::rnr_retry`].
+    const RNR_RETRY: u8 = 0x08;
 
     /// Reads private data.
     ///
@@ -141,6 +160,7 @@ impl Announcement {
             },
             receive_psn: Psn(below_24(take_u32::<12, REST_LEN>(rest))?),
             features: FeatureBits(take_u16::<6, FRONT_LEN>(front)),
+            rnr_retry: (flags & Self::RNR_RETRY != 0).then_some(RnrRetry::new(flags)),
         })
     }
 
@@ -148,11 +168,10 @@ impl Announcement {
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut octets = [0; Self::LEN];
         put::<0, 4, ANNOUNCEMENT_LEN>(&mut octets, Self::MAGIC);
-        let flags = if self.send_psn.is_some() {
-            Self::SEND_PSN
-        } else {
-            0
-        };
+        let mut flags = self.rnr_retry.map_or(0, |retry| Self::RNR_RETRY | retry.0);
+        if self.send_psn.is_some() {
+            flags |= Self::SEND_PSN;
+        }
         put::<4, 2, ANNOUNCEMENT_LEN>(&mut octets, [Self::VERSION, flags]);
         put_u16::<6, ANNOUNCEMENT_LEN>(&mut octets, self.features.0);
         put_u32::<8, ANNOUNCEMENT_LEN>(&mut octets, self.from.0);
@@ -220,6 +239,17 @@ pub struct Pair {
     pub send_psn: Option<Psn>,
     /// What this end can do.
     pub features: FeatureBits,
+    /// How often its Sends would be repeated, as far as its consumer has set that.
+    pub rnr_retry: Option<RnrRetry>,
+}
+
+/// What two ends do beyond the RFCs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreement {
+    /// The messages that both understand.
+    pub extensions: Extensions,
+    /// How often the peer's Sends would be repeated, if it has told.
+    pub rnr_retry: Option<RnrRetry>,
 }
 
 impl Pair {
@@ -239,6 +269,7 @@ impl Pair {
             send_psn: self.send_psn,
             receive_psn: self.receive_psn,
             features: self.features,
+            rnr_retry: self.rnr_retry,
         }
     }
 
@@ -304,14 +335,17 @@ impl Pair {
         checked
     }
 
-    /// Returns which messages both ends understand. A getter.
-    pub const fn agree(&self, theirs: &Announcement) -> Extensions {
+    /// Returns what follows from both ends' announcements. A getter.
+    pub const fn agree(&self, theirs: &Announcement) -> Agreement {
         let both = self.features.intersection(theirs.features);
-        if both.contains(FeatureBits::SEND_IMMEDIATE) {
-            Extensions::SendImmediate
-        } else {
-            // A peer that does not know the messages of RFC 7306 does not send them.
-            Extensions::Rfc7306
+        Agreement {
+            extensions: if both.contains(FeatureBits::SEND_IMMEDIATE) {
+                Extensions::SendImmediate
+            } else {
+                // A peer that does not know the messages of RFC 7306 does not send them.
+                Extensions::Rfc7306
+            },
+            rnr_retry: theirs.rnr_retry,
         }
     }
 
@@ -414,11 +448,11 @@ pub const fn retry_timeout(timeout: u8, retry_cnt: u8) -> Option<u64> {
 
 /// Returns how long a Send waits for its receive, in microseconds; [`None`] for no limit.
 ///
-/// `timer` is the receiver's `min_rnr_timer`, in whose steps InfiniBand lets a sender repeat a Send,
-/// `retry` the sender's `rnr_retry` (InfiniBand Architecture Specification, 9.7.5.2.8: 45 gives the
-/// times). Values beyond their range count as the greatest.
-pub const fn rnr_wait(timer: u8, retry: u8) -> Option<u64> {
-    if retry >= 7 {
+/// `timer` is the receiver's `min_rnr_timer` (table 45 of the InfiniBand Architecture Specification,
+/// section 9.7.5.2.8, has the times), after which InfiniBand has the sender repeat a Send each time.
+/// Values beyond its range count as the greatest.
+pub const fn rnr_wait(timer: u8, retry: RnrRetry) -> Option<u64> {
+    if retry.0 == RnrRetry::FOR_EVER.0 {
         return None;
     }
     // In units of 10 us.
@@ -430,7 +464,7 @@ pub const fn rnr_wait(timer: u8, retry: u8) -> Option<u64> {
         _ => 49_152,
     };
     // CAST: widens.
-    Some(step.saturating_mul(10).saturating_mul(retry as u64))
+    Some(step.saturating_mul(10).saturating_mul(retry.0 as u64))
 }
 
 /// The pauses between attempts, which begin short and double.

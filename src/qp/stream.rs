@@ -195,6 +195,7 @@ impl Qp {
             attrs.stored.max_rd_atomic = u8::try_from(params.ord).unwrap_or(u8::MAX);
             attrs.stored.max_dest_rd_atomic = u8::try_from(params.ird).unwrap_or(u8::MAX);
         }
+        attrs.peer_rnr_retry = params.rnr_retry;
         self.set_receive_wait(attrs);
         // Fails if the queue pair was destroyed in between, or bound to another connection.
         self.shared.request_if(attach, |inner| {

@@ -15,6 +15,7 @@ use iwarp::{
         QpPhase,
         QpRequest, //
     },
+    oob::RnrRetry,
     stag::Access,
     terminate::Terminate, //
 };
@@ -301,7 +302,9 @@ impl Qp {
     /// Stores what the consumer has set.
     pub(crate) fn store_attrs(&self, attrs: &mut Attrs, attr: &QpAttr, mask: QpAttrMask) {
         attrs.stored.take_over(attr, mask);
-        attrs.has_rnr_retry |= mask.contains(QpAttrMask::RNR_RETRY);
+        if mask.contains(QpAttrMask::RNR_RETRY) {
+            attrs.own_rnr_retry = Some(RnrRetry::new(attr.rnr_retry));
+        }
         self.set_rights(attrs);
         self.set_receive_wait(attrs);
     }

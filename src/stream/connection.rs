@@ -23,6 +23,7 @@ use iwarp::{
         Crc,
         Markers, //
     },
+    oob::RnrRetry,
     rdmap::Extensions, //
 };
 use kernel::{
@@ -149,6 +150,8 @@ pub(crate) struct StreamParams {
     pub(crate) extensions: Extensions,
     /// What the ends tell each other about themselves.
     pub(crate) features: FeatureRules,
+    /// How often InfiniBand would repeat the peer's Sends that find no receive, if it has told.
+    pub(crate) rnr_retry: Option<RnrRetry>,
 }
 
 /// A connection that carries a stream: its socket, and what its work item is asked to do.

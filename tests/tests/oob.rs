@@ -78,6 +78,7 @@ fn pair(side: usize) -> Pair {
         receive_psn: Psn::new(1),
         send_psn: Some(Psn::new(1)),
         features: FeatureBits::NONE,
+        rnr_retry: None,
     }
 }
 

@@ -585,6 +585,7 @@ impl StreamParams {
             wait_first_fpdu: true,
             extensions: rules.extensions,
             features: rules.features,
+            rnr_retry: None,
         }
     }
 }

@@ -125,6 +125,7 @@ pub(crate) const PARAMS: StreamParams = StreamParams {
     wait_first_fpdu: false,
     extensions: Extensions::Rfc7306,
     features: FeatureRules::NONE,
+    rnr_retry: None,
 };
 
 /// Octets of an untagged header.

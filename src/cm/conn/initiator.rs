@@ -176,13 +176,14 @@ impl Conn {
             Some(search) => search.check_itself(),
             None => Err(EPROTO),
         };
-        let extensions = match checked {
-            Ok(extensions) => extensions,
+        let agreement = match checked {
+            Ok(agreement) => agreement,
             Err(error) => return self.fail(actor, error),
         };
         let params = StreamParams {
             wait_first_fpdu: false,
-            extensions,
+            extensions: agreement.extensions,
+            rnr_retry: agreement.rnr_retry,
             ..StreamParams::responder(&initiator.rules_with_itself(), RtrKinds::NONE)
         };
         self.attach(actor, params, AfterAttach::Itself)
@@ -310,7 +311,10 @@ impl Conn {
             // Before a lock is taken, since it may sleep.
             let addrs = addrs_of(&self.socket).map_err(|_| EPROTO);
             match addrs.and_then(|addrs| search.check_reply(&addrs, accepted.private_data())) {
-                Ok(extensions) => params.extensions = extensions,
+                Ok(agreement) => {
+                    params.extensions = agreement.extensions;
+                    params.rnr_retry = agreement.rnr_retry;
+                }
                 Err(error) => {
                     if error == EPROTO {
                         self.misbehaved_by("the MPA Reply is for another queue pair");

@@ -302,6 +302,7 @@ mod masked {
         wait_first_fpdu: false,
         extensions: Extensions::Rfc7306,
         features: FeatureRules::NONE,
+        rnr_retry: None,
     };
 
     /// A queue pair with a stream whose peer is `far`, and memory accessible to both. Ended on

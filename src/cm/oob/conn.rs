@@ -105,7 +105,8 @@ impl Conn {
             .accept(&asked.request, ours.depths, &ours.announcement.encode())
             .map_err(|_| EINVAL)?;
         let params = StreamParams {
-            extensions: ours.extensions,
+            extensions: ours.agreement.extensions,
+            rnr_retry: ours.agreement.rnr_retry,
             ..StreamParams::responder(&accepted.rules, accepted.rtr)
         };
         Ok((

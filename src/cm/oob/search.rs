@@ -29,6 +29,7 @@ use iwarp::{
     oob::{
         retry_timeout,
         AddrPair,
+        Agreement,
         Announcement,
         ConnectState,
         FeatureBits,
@@ -38,9 +39,9 @@ use iwarp::{
         Psn,
         QpAddr,
         QpNumber,
+        RnrRetry,
         Speaker, //
-    },
-    rdmap::Extensions, //
+    }, //
 };
 use kernel::{
     impl_has_delayed_work,
@@ -352,6 +353,7 @@ impl OobSearch {
             } else {
                 FeatureBits::NONE
             },
+            rnr_retry: None,
         };
         if here.family() != to.family() {
             return Err(EINVAL);
@@ -438,6 +440,7 @@ impl OobSearch {
             let mut guard = search.inner.lock();
             let inner = (*guard).as_mut()?;
             inner.pair.send_psn = Some(psn);
+            inner.pair.rnr_retry = Some(RnrRetry::new(attr.rnr_retry));
             let (kind, limit) = (cm.device.kind, cm.device.settings.ord_limit());
             inner.depths.ord = kind.read_depth(attr.max_rd_atomic, limit);
             let mismatched = if wrong(inner.promised) {
@@ -485,7 +488,7 @@ impl OobSearch {
     }
 
     /// Checks that the private data of a Reply is what this queue pair expects from the peer at
-    /// these addresses; returns the extensions that both ends support.
+    /// these addresses; returns what both ends agree on.
     ///
     /// # Errors
     ///
@@ -494,7 +497,7 @@ impl OobSearch {
         &self,
         addrs: &AddrPair,
         private_data: &[u8],
-    ) -> Result<Extensions> {
+    ) -> Result<Agreement> {
         let theirs = Announcement::decode(private_data).map_err(|_| EPROTO)?;
         let inner = self.inner.lock();
         let pair = &inner.as_ref().ok_or(ECONNRESET)?.pair;
@@ -505,12 +508,12 @@ impl OobSearch {
     }
 
     /// Checks that a stream from this queue pair to itself may begin, which needs no start-up: the
-    /// queue pair has to send from the PSN that it expects. Returns its extensions.
+    /// queue pair has to send from the PSN that it expects. Returns what it agrees on with itself.
     ///
     /// # Errors
     ///
     /// `EPROTO` if it does not.
-    pub(in crate::cm) fn check_itself(&self) -> Result<Extensions> {
+    pub(in crate::cm) fn check_itself(&self) -> Result<Agreement> {
         let inner = self.inner.lock();
         let pair = &inner.as_ref().ok_or(EPROTO)?.pair;
         let own = pair.announcement();
@@ -555,7 +558,7 @@ impl OobSearch {
             qp: inner.qp.clone(),
             depths: inner.depths,
             announcement: inner.pair.announcement(),
-            extensions: inner.pair.agree(theirs),
+            agreement: inner.pair.agree(theirs),
         })
     }
 
@@ -724,8 +727,8 @@ pub(in crate::cm) struct OobAccept {
     pub(in crate::cm) qp: Arc<Qp>,
     pub(in crate::cm) depths: Depths,
     pub(in crate::cm) announcement: Announcement,
-    /// Those that both ends support.
-    pub(in crate::cm) extensions: Extensions,
+    /// What both ends agree on.
+    pub(in crate::cm) agreement: Agreement,
 }
 
 /// The work item of the timer.
@@ -792,6 +795,7 @@ mod tests {
             receive_psn: Psn::new(1),
             send_psn: None,
             features: FeatureBits::NONE,
+            rnr_retry: None,
         };
         let here = address(Family::V4, 0);
         Ok(OobSearchInner {

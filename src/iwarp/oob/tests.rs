@@ -24,6 +24,7 @@ mod oob {
             receive_psn: Psn::new(receive),
             send_psn: Some(Psn::new(send)),
             features: FeatureBits::NONE,
+            rnr_retry: None,
         };
         (
             pair(small, large, 0x11_1111, 0x22_2222),
@@ -44,7 +45,25 @@ mod oob {
             } else {
                 Extensions::Rfc7306
             };
-            assert_eq!(agreed, expected);
+            assert_eq!(agreed.extensions, expected);
+        }
+    }
+
+    #[test]
+    fn each_end_learns_how_often_the_other_repeats() {
+        let (mut small, large) = pairs();
+        for (retry, flags) in [
+            (None, 0x80),
+            (Some(0), 0x88),
+            (Some(3), 0x8b),
+            (Some(7), 0x8f),
+        ] {
+            small.rnr_retry = retry.map(RnrRetry::new);
+            let octets = small.announcement().encode();
+            assert_eq!(octets[5], flags);
+            let told = Announcement::decode(&octets).unwrap();
+            assert_eq!(large.agree(&told).rnr_retry, small.rnr_retry);
+            assert_eq!(small.agree(&large.announcement()).rnr_retry, None);
         }
     }
 
@@ -59,7 +78,7 @@ mod oob {
     }
 
     const GOLDEN: [u8; 24] = [
-        b'r', b'i', b'w', b'P', 1, 0x80, 0, 1, // magic, version, flags, features
+        b'r', b'i', b'w', b'P', 1, 0x8d, 0, 1, // magic, version, flags, features
         0, 0xab, 0xcd, 0xef, 0, 1, 2, 3, // from, to
         0, 0x11, 0x22, 0x33, 0, 0xff, 0xff, 0xff, // send PSN, receive PSN
     ];
@@ -79,6 +98,7 @@ mod oob {
             send_psn: Some(Psn::new(0x11_2233)),
             receive_psn: Psn::new(0xff_ffff),
             features: FeatureBits::SEND_IMMEDIATE,
+            rnr_retry: Some(RnrRetry(5)),
         };
         assert_eq!(announcement.encode(), GOLDEN);
         assert_eq!(Announcement::decode(&GOLDEN), Ok(announcement));
@@ -125,7 +145,7 @@ mod oob {
                 0..=3 | 8 | 12 | 16 | 20 => assert_eq!(read, Err(Mismatch::Format)),
                 4 => assert_eq!(read, Err(Mismatch::Version)),
                 // Reserved flags are ignored.
-                5 if bit % 8 != 7 => assert_eq!(read, Announcement::decode(&GOLDEN)),
+                5 if (4..7).contains(&(bit % 8)) => assert_eq!(read, Announcement::decode(&GOLDEN)),
                 _ => assert!(read.is_ok() && read != Announcement::decode(&GOLDEN)),
             }
         }
@@ -355,13 +375,14 @@ mod oob {
             1024, 1536, 2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
         ];
         for (timer, time) in (0..).zip(times) {
-            assert_eq!(rnr_wait(timer, 0), Some(0));
-            assert_eq!(rnr_wait(timer, 1), Some(time * 10));
-            assert_eq!(rnr_wait(timer, 6), Some(time * 60));
-            assert_eq!(rnr_wait(timer, 7), None);
+            assert_eq!(rnr_wait(timer, RnrRetry(0)), Some(0));
+            assert_eq!(rnr_wait(timer, RnrRetry(1)), Some(time * 10));
+            assert_eq!(rnr_wait(timer, RnrRetry(6)), Some(time * 60));
+            assert_eq!(rnr_wait(timer, RnrRetry::FOR_EVER), None);
         }
-        assert_eq!(rnr_wait(32, 1), rnr_wait(31, 1));
-        assert_eq!(rnr_wait(255, 255), None);
+        let once = RnrRetry::new(1);
+        assert_eq!(rnr_wait(32, once), rnr_wait(31, once));
+        assert_eq!(RnrRetry::new(0xff), RnrRetry::FOR_EVER);
     }
 
     #[test]

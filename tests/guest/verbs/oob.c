@@ -801,7 +801,7 @@ static void waits_for(struct side *a, struct side *b, uint8_t timer, uint8_t ret
 	int64_t begin;
 
 	b->min_rnr_timer = timer;
-	b->rnr_retry = retry;
+	a->rnr_retry = b->rnr_retry = retry;
 	must(sides_join(a, b));
 	begin = now_ms();
 	must(side_send(a, 1, 100));
@@ -843,6 +843,26 @@ static void without_limit(struct side *a, struct side *b)
 	must(side_send(a, 5, 100));
 	must(expect_wc(a->cq, &wc, 5, IBV_WC_SUCCESS));
 	must(side_to(a, IBV_QPS_RESET));
+	must(qp_reaches(b->qp, IBV_QPS_ERR, SOON));
+}
+
+/* The sender's number counts, which it tells when it connects; else the receiver's own. */
+SIDES_CASE(the_sender_says_how_often)
+{
+	a->rnr_retry = 0;
+	b->rnr_retry = 7;
+	must(side_rtr(b, a));
+	must(side_rtr(a, b) && side_rts(a) && side_send(a, 1, 100));
+	must(qp_reaches(b->qp, IBV_QPS_ERR, SOON));
+	must(sides_reset(a, b));
+	/* The sender waits in RTR, so it has told nothing. */
+	a->rnr_retry = 7;
+	b->rnr_retry = 0;
+	must(side_rtr(a, b));
+	must(side_rtr(b, a) && side_rts(b));
+	must(side_recv(a, 2, 100) && side_send(b, 3, 100));
+	must(poll_wc(a->cq, &(struct ibv_wc){ 0 }, SOON));
+	must(side_send(a, 4, 100));
 	must(qp_reaches(b->qp, IBV_QPS_ERR, SOON));
 }
 
@@ -901,6 +921,7 @@ int main(int argc, char **argv)
 	RUN(reads_of_a_peer_that_goes);
 	RUN(a_peer_may_do_what_the_queue_pair_grants);
 	RUN(a_send_waits_as_the_attributes_say);
+	RUN(the_sender_says_how_often);
 	RUN(a_send_waits_without_limit);
 	RUN(switched_off);
 	RUN(another_port);
