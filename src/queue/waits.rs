@@ -124,7 +124,7 @@ struct WaitList {
 /// The place of a queue pair in the list.
 #[pin_data]
 pub(crate) struct ReceiveWaiter {
-    place: Place,
+    place: ListPlace,
     /// It is in the list.
     // ORDERING: Relaxed: under the lock of the list.
     listed: Atomic<bool>,
@@ -133,7 +133,7 @@ pub(crate) struct ReceiveWaiter {
 }
 
 /// Room for one queue pair in a list.
-struct Place(Arc<ReceiveWaits>);
+struct ListPlace(Arc<ReceiveWaits>);
 
 /// A wait of a queue pair.
 struct Wait {
@@ -144,12 +144,12 @@ struct Wait {
     limit: u32,
     /// When to review it, in milliseconds, if it has no limit.
     review: u32,
-    turn: Turn,
+    turn: ReceiveTurn,
 }
 
 /// Whether a queue pair that waits may go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum ReceiveTurn {
     /// Others may have begun to wait before.
     Later,
     /// There is a receive for it.
@@ -335,7 +335,7 @@ impl ReceiveWaiter {
     ///
     /// `ENOMEM`.
     pub(crate) fn new(waits: &Arc<ReceiveWaits>) -> Result<Arc<Self>> {
-        let place = Place::new(waits)?;
+        let place = ListPlace::new(waits)?;
         Arc::pin_init(
             pin_init!(Self {
                 place,
@@ -373,7 +373,7 @@ impl ReceiveWaiter {
                 since: Instant::now(),
                 limit,
                 review: REVIEW,
-                turn: Turn::Later,
+                turn: ReceiveTurn::Later,
             });
         }
         let waiters = &mut inner.waiters;
@@ -409,11 +409,11 @@ impl ReceiveWaiter {
     }
 
     /// Returns whether the queue pair may go on, if it waits.
-    pub(crate) fn turn(&self) -> Turn {
+    pub(crate) fn turn(&self) -> ReceiveTurn {
         self.wait
             .lock()
             .as_ref()
-            .map_or(Turn::Later, |wait| wait.turn)
+            .map_or(ReceiveTurn::Later, |wait| wait.turn)
     }
 
     /// Lets a wait without limit end in so many milliseconds.
@@ -426,7 +426,7 @@ impl ReceiveWaiter {
     }
 }
 
-impl Place {
+impl ListPlace {
     /// Makes room for one queue pair more.
     ///
     /// # Errors
@@ -440,7 +440,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ListPlace {
     fn drop(&mut self) {
         self.0.places.fetch_sub(1, Relaxed);
     }
@@ -456,22 +456,22 @@ impl Wait {
     /// Returns whether the queue pair has something to do, in a look with this number.
     fn look(&mut self, number: u32, now: Instant<Monotonic>) -> bool {
         if self.queue.claim(number) {
-            self.turn = Turn::Now;
+            self.turn = ReceiveTurn::Now;
             return true;
         }
         let elapsed = self.elapsed(now);
         self.turn = if self.limit != FOR_EVER && elapsed >= self.limit {
-            Turn::Over(elapsed)
+            ReceiveTurn::Over(elapsed)
         } else if self.limit == FOR_EVER && elapsed >= self.review {
             let again = self.review != REVIEW;
             self.review = elapsed.saturating_add(REVIEW_AGAIN);
-            Turn::Review {
+            ReceiveTurn::Review {
                 millis: elapsed,
                 again,
             }
         } else {
             // What was posted for it may have been taken back, by a reset of the queue.
-            self.turn = Turn::Later;
+            self.turn = ReceiveTurn::Later;
             return false;
         };
         true
@@ -491,18 +491,18 @@ mod tests {
 
     /// Stands for a queue pair; counts how often it goes on.
     #[pin_data]
-    struct Waiting {
+    struct WaitingQp {
         waiter: Arc<ReceiveWaiter>,
         runs: Atomic<u32>,
         #[pin]
-        work: Work<Waiting, RECEIVE>,
+        work: Work<WaitingQp, RECEIVE>,
     }
 
     impl_has_work! {
-        impl HasWork<Self, RECEIVE> for Waiting { self.work }
+        impl HasWork<Self, RECEIVE> for WaitingQp { self.work }
     }
 
-    impl WorkItem<RECEIVE> for Waiting {
+    impl WorkItem<RECEIVE> for WaitingQp {
         type Pointer = Arc<Self>;
 
         fn run(this: Arc<Self>) {
@@ -513,7 +513,7 @@ mod tests {
     struct Rig {
         waits: Arc<ReceiveWaits>,
         queue: Arc<RecvQueue>,
-        all: [Arc<Waiting>; 3],
+        all: [Arc<WaitingQp>; 3],
         bench: Bench,
     }
 
@@ -524,10 +524,10 @@ mod tests {
             let waits = ReceiveWaits::new(&bench.device.queues, false)?;
             let waiting = || {
                 let waiter = ReceiveWaiter::new(&waits)?;
-                let made = pin_init!(Waiting {
+                let made = pin_init!(WaitingQp {
                     waiter,
                     runs: Atomic::new(0),
-                    work <- new_work!("Waiting::work"),
+                    work <- new_work!("WaitingQp::work"),
                 });
                 Arc::pin_init(made, GFP_KERNEL)
             };
@@ -555,7 +555,7 @@ mod tests {
         }
 
         /// Has the list looked at, and returns whose turn it is.
-        fn turns(&self) -> [Turn; 3] {
+        fn turns(&self) -> [ReceiveTurn; 3] {
             self.waits.as_arc_borrow().look_soon();
             self.bench.device.queues.flush_tx();
             self.all.each_ref().map(|waiting| waiting.waiter.turn())
@@ -576,7 +576,7 @@ mod tests {
         }
     }
 
-    use Turn::{
+    use ReceiveTurn::{
         Later,
         Now, //
     };
@@ -605,7 +605,7 @@ mod tests {
         eventually(|| {
             rig.turns()
                 .iter()
-                .all(|turn| matches!(turn, Turn::Over(1..)))
+                .all(|turn| matches!(turn, ReceiveTurn::Over(1..)))
         })?;
         // A receive that comes late is in time as long as the stream has not ended.
         rig.post()?;
@@ -617,7 +617,7 @@ mod tests {
     fn a_limit_that_comes_later_holds() -> Result {
         let rig = Rig::new(FOR_EVER)?;
         rig.all[1].waiter.limit(1);
-        eventually(|| matches!(rig.turns()[1], Turn::Over(_)))?;
+        eventually(|| matches!(rig.turns()[1], ReceiveTurn::Over(_)))?;
         assert_eq!(rig.turns()[0], Later);
         Ok(())
     }

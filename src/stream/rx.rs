@@ -68,7 +68,7 @@ use fpdu::{
 
 use paging::Deferred;
 use recv::Incoming;
-use waits::Held;
+use waits::HeldMessage;
 
 use super::{
     connection::{
@@ -110,7 +110,7 @@ pub(crate) struct RxStream {
     /// The FPDU whose memory is absent, if `flow` is [`Flow::Waiting`].
     deferred: Option<Deferred>,
     /// The message that has no receive, if `flow` is [`Flow::NoReceive`].
-    held: Option<Held>,
+    held: Option<HeldMessage>,
 }
 
 /// What the receiver does with arriving octets.

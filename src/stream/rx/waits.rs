@@ -36,13 +36,13 @@ use super::{
     Stop, //
 };
 use crate::{
-    queue::waits::Turn,
+    queue::waits::ReceiveTurn,
     stream::owner::QpShared, //
 };
 
 /// The first FPDU in TCP's queue, which the protocol core has accepted.
 #[derive(Clone, Copy)]
-pub(super) enum Held {
+pub(super) enum HeldMessage {
     /// The first segment of a Send.
     Send(SendSegment),
     /// Immediate Data.
@@ -52,7 +52,7 @@ pub(super) enum Held {
 impl RxStream {
     /// Holds a message that finds no receive, unless it may not wait.
     #[cold]
-    pub(super) fn hold(&mut self, qp: &QpShared, message: Held) -> Stop {
+    pub(super) fn hold(&mut self, qp: &QpShared, message: HeldMessage) -> Stop {
         if qp.receive_wait.load(Relaxed) == 0 {
             return Fault::NoBuffer.into();
         }
@@ -85,10 +85,10 @@ impl RxStream {
         };
         let header = front.get(mpa::LENGTH_LEN..).unwrap_or_default();
         round.after.insert(After::NotifyCompletions);
-        self.incoming.set_turn(matches!(turn, Turn::Now));
+        self.incoming.set_turn(matches!(turn, ReceiveTurn::Now));
         let mut placed = match &held {
-            Held::Send(segment) => self.place_send(round, &fpdu, segment),
-            Held::Immediate(immediate) => self.take_immediate(qp, *immediate),
+            HeldMessage::Send(segment) => self.place_send(round, &fpdu, segment),
+            HeldMessage::Immediate(immediate) => self.take_immediate(qp, *immediate),
         };
         self.incoming.set_turn(false);
         if matches!(placed, Err(Stop::NoReceive)) {
@@ -122,10 +122,10 @@ impl RxStream {
 }
 
 /// Returns whether a message may not wait any longer.
-fn waited_too_long(qp: &QpShared, turn: Turn) -> bool {
+fn waited_too_long(qp: &QpShared, turn: ReceiveTurn) -> bool {
     match turn {
-        Turn::Later | Turn::Now => false,
-        Turn::Review { millis, again } => {
+        ReceiveTurn::Later | ReceiveTurn::Now => false,
+        ReceiveTurn::Review { millis, again } => {
             if !again {
                 qp.device.warn(fmt!(
                     "QP {}: a message of the peer has waited {millis} ms for a receive",
@@ -135,7 +135,7 @@ fn waited_too_long(qp: &QpShared, turn: Turn) -> bool {
             // Their answers stand behind the message.
             !qp.sq.no_reads()
         }
-        Turn::Over(millis) => {
+        ReceiveTurn::Over(millis) => {
             qp.device.stats.rx_receive_timeouts.inc();
             qp.device.warn(fmt!(
                 "QP {}: no receive within {millis} ms for a message of the peer: post receives \
