@@ -14,7 +14,13 @@
 //!
 //! The locks are taken in this order: that of the list, that of a wait, that of a receive queue.
 
-use core::cmp;
+use core::{
+    cmp,
+    mem::{
+        replace,
+        swap, //
+    }, //
+};
 
 use kernel::{
     impl_has_hr_timer,
@@ -106,9 +112,16 @@ pub(crate) struct ReceiveWaits {
     work: Work<ReceiveWaits, LOOK>,
     #[pin]
     timer: HrTimer<Self>,
-    /// The last start of the timer, which has a reference to this.
     #[pin]
-    started: Mutex<Option<ArcHrTimerHandle<ReceiveWaits>>>,
+    look_timer: Mutex<LookTimer>,
+}
+
+/// State of the timer.
+enum LookTimer {
+    /// Can be armed; holds the handle of the last start, which has a reference to the list.
+    Ready(Option<ArcHrTimerHandle<ReceiveWaits>>),
+    /// Nobody waits any more.
+    Ended,
 }
 
 struct WaitList {
@@ -188,10 +201,11 @@ impl WorkItem<LOOK> for ReceiveWaits {
     /// Context: process.
     fn run(this: Arc<Self>) {
         let pause = this.look();
-        let mut started = this.started.lock();
-        // The timer has fired, or is too late or too early; dropping the handle stops it.
-        *started = None;
-        *started = pause.map(|pause| this.clone().start(pause));
+        if let LookTimer::Ready(last) = &mut *this.look_timer.lock() {
+            // The timer has fired, or is too late or too early; dropping the handle stops it.
+            *last = None;
+            *last = pause.map(|pause| this.clone().start(pause));
+        }
     }
 }
 
@@ -215,9 +229,18 @@ impl ReceiveWaits {
             user,
             work <- new_work!("ReceiveWaits::work"),
             timer <- HrTimer::new(),
-            started <- new_mutex!(None, "ReceiveWaits::started"),
+            look_timer <- new_mutex!(LookTimer::Ready(None), "ReceiveWaits::look_timer"),
         });
         Arc::pin_init(this, GFP_KERNEL_ACCOUNT)
+    }
+
+    /// Stops the timer for good: no queue pair uses the list any more.
+    ///
+    /// Context: process, sleeps.
+    pub(crate) fn end(&self) {
+        let _drop_outside_lock = replace(&mut *self.look_timer.lock(), LookTimer::Ended);
+        // Those that no look has found to have ended refer to the list.
+        let _drop_outside_lock = replace(&mut self.inner.lock().waiters, KVec::new());
     }
 
     /// Has the list looked at, since somebody has posted. Context: any.
@@ -314,7 +337,7 @@ impl ReceiveWaits {
             let mut inner = self.inner.lock();
             let waiters = &mut inner.waiters;
             if waiters.capacity() < more.capacity() {
-                core::mem::swap(waiters, &mut more);
+                swap(waiters, &mut more);
                 for waiter in more.drain_all() {
                     // It has more room than the one before.
                     let _ = waiters.push_within_capacity(waiter);
@@ -410,10 +433,15 @@ impl ReceiveWaiter {
 
     /// Returns whether the queue pair may go on, if it waits.
     pub(crate) fn turn(&self) -> ReceiveTurn {
-        self.wait
-            .lock()
-            .as_ref()
-            .map_or(ReceiveTurn::Later, |wait| wait.turn)
+        let mut wait = self.wait.lock();
+        let Some(wait) = &mut *wait else {
+            return ReceiveTurn::Later;
+        };
+        let turn = wait.turn;
+        if let ReceiveTurn::Review { again, .. } = &mut wait.turn {
+            *again = true;
+        }
+        turn
     }
 
     /// Lets a wait without limit end in so many milliseconds.
@@ -571,8 +599,7 @@ mod tests {
             for which in 0..3 {
                 self.end(which);
             }
-            // Nobody is left, so the timer ends.
-            self.turns();
+            self.waits.end();
         }
     }
 

@@ -137,6 +137,7 @@ impl RdmaDevice {
     pub(crate) fn shut_down(&self) {
         self.device.begin_shut_down();
         self.cm.shut_down();
+        self.waits.end();
         self.device.flush();
         // The tables drop their references later, and these hold the device.
         self.qps.flush();

@@ -47,3 +47,9 @@ impl UContextOps for UContext {
         Ok(context)
     }
 }
+
+impl Drop for UContext {
+    fn drop(&mut self) {
+        self.waits.end();
+    }
+}
