@@ -25,6 +25,21 @@ other_device() {
 	link_add - "${TYPE}o" "$TYPE" "vb$ENDS_COUNT"
 }
 
+# unloaded_while_many_wait: kills a process of which many queue pairs wait for receives, and unloads
+# the module at once: nothing that looks for their receives is left.
+unloaded_while_many_wait() {
+	local before program
+	before=$(counter "$DEV_B" rx_receive_waits)
+	WAITERS=60 CASE=many_waits_cost_little "$VERBS_DIR/waits" "$IP4_B" &
+	program=$!
+	eventually 40 waits_begun $((before + 60)) || die 'too few wait'
+	kill -KILL "$program"
+	wait "$program" || true
+	unloads
+}
+
+waits_begun() { [ "$(counter "$DEV_B" rx_receive_waits)" -ge "$1" ]; }
+
 programs='query limits notify sends waits oneway rdma once order sge iova rereg dmabuf odp revoke resources srq cqfull flush privdata
 connect release found'
 ends_up self
@@ -42,4 +57,5 @@ if [ "$TYPE" = riwarp ]; then
 fi
 # shellcheck disable=SC2086
 run ${PROGRAMS:-$programs garbage vandal}
+try unloaded_while_many_wait 60 unloaded_while_many_wait
 finish
