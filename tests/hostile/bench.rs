@@ -93,6 +93,8 @@ pub(crate) struct Bench<'a> {
     neighbour: Wire,
     /// Settings that differ from their initial values.
     changed: Vec<&'static str>,
+    /// No other case runs on the device.
+    pub(crate) is_alone: bool,
     rounds: u8,
 }
 
@@ -119,6 +121,7 @@ impl<'a> Bench<'a> {
             large,
             neighbour,
             changed: Vec::new(),
+            is_alone: false,
             rounds: 0,
         })
     }
@@ -457,6 +460,7 @@ impl<'a> Bench<'a> {
 
     /// Changes a setting of the device until the end of the case.
     pub(crate) fn setting(&mut self, name: &'static str, value: u32) -> Outcome {
+        require!(self.is_alone, "the case is not marked as alone");
         self.changed.push(name);
         self.put_setting(name, value)
     }

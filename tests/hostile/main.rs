@@ -207,6 +207,7 @@ impl Session<'_> {
         let Some(at_work) = bench else {
             fail!("no bench");
         };
+        at_work.is_alone = case.alone == Schedule::Exclusive;
         let begun = Instant::now();
         let result = catch_unwind(AssertUnwindSafe(|| (case.run)(at_work)))
             .unwrap_or_else(|_| Err(Failure("panicked".into())));

@@ -68,13 +68,16 @@ pub(super) fn cases() -> Vec<Case> {
         immediate_data_of_the_device_keeps_its_place: "EXT-70 EXT-72",
         empty_send_with_immediate_is_immediate_data: "EXT-61 EXT-69 EXT-70 EXT-73",
         send_with_immediate_and_payload_has_no_form: "EXT-61",
-        immediate_data_takes_a_receive: "EXT-61 EXT-64 EXT-66 EXT-67 EXT-72",
         immediate_data_takes_a_receive_without_room: "EXT-66",
         immediate_data_tells_of_the_write_before_it: "EXT-62",
         immediate_data_of_other_makes: "EXT-64",
-        immediate_data_without_a_receive: "EXT-63 EXT-66",
         refused_immediate_data_of_the_device: "EXT-63",
     ];
+    let without_wait = scripts![
+        immediate_data_takes_a_receive: "EXT-61 EXT-64 EXT-66 EXT-67 EXT-72",
+        immediate_data_without_a_receive: "EXT-63 EXT-66",
+    ];
+    list.extend(without_wait.into_iter().map(Case::alone));
     list.push(
         case(
             "immediate_data_that_loses_octets_is_counted",

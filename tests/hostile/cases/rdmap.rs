@@ -210,7 +210,7 @@ pub(super) fn cases() -> Vec<Case> {
     }
     list.extend(refusals(bad));
     for opcode in [op::SEND_INV, op::SEND_SE_INV] {
-        list.push(case(
+        let without_wait = case(
             format!("opcode_{opcode}_without_a_receive"),
             "RDMAP-89 DDP-70",
             move |b| {
@@ -220,7 +220,8 @@ pub(super) fn cases() -> Vec<Case> {
                 let bad = send(1, b"x").opcode(opcode).inv(b.ram.key);
                 b.refuses(&mut wire, code::NO_BUFFER, &bad)
             },
-        ));
+        );
+        list.push(without_wait.alone());
     }
     list
 }
