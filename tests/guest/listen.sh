@@ -150,11 +150,11 @@ ports_of_two_programs() {
 # privileged one of TCP: it does not get that with the rights of who makes the device.
 privileged_port_by_offset() {
 	local server
-	start - "$TMP/nobody" "${NOBODY[@]}" rping -s -P -p 45646
+	start - "$TMP/nobody" "${NOBODY[@]}" rping -s -P -p 61200
 	server=$STARTED
 	eventually 10 listeners 3 || die "no listener: $(last_line "$TMP/nobody")"
 	dummy d3 10.90.3.1
-	echo 'd3 port_offset=20000' >$NEXT
+	echo 'd3 port_offset=4446' >$NEXT
 	rdma link add dev3 type "$TYPE" netdev d3
 	if ss -Htln 'sport = :111' | grep .; then die 'it has a privileged port'; fi
 	dmesg | grep -q 'dev3: TCP port 111 cannot be bound' || die 'the log does not say so'
