@@ -448,9 +448,9 @@ pub const fn retry_timeout(timeout: u8, retry_cnt: u8) -> Option<u64> {
 
 /// Returns how long a Send waits for its receive, in microseconds; [`None`] for no limit.
 ///
-/// `timer` is the receiver's `min_rnr_timer` (table 45 of the InfiniBand Architecture Specification,
-/// section 9.7.5.2.8, has the times), after which InfiniBand has the sender repeat a Send each time.
-/// Values beyond its range count as the greatest.
+/// `timer` is the receiver's `min_rnr_timer` (`enum ib_rnr_timeout`, `include/rdma/ib_verbs.h`),
+/// after which InfiniBand has the sender repeat a Send each time. Values beyond its range count as
+/// the greatest.
 pub const fn rnr_wait(timer: u8, retry: RnrRetry) -> Option<u64> {
     if retry.0 == RnrRetry::FOR_EVER.0 {
         return None;

@@ -68,7 +68,7 @@ use fpdu::{
 
 use paging::Deferred;
 use recv::Incoming;
-use waits::HeldMessage;
+use waits::WaitingMessage;
 
 use super::{
     connection::{
@@ -110,7 +110,7 @@ pub(crate) struct RxStream {
     /// The FPDU whose memory is absent, if `flow` is [`Flow::Waiting`].
     deferred: Option<Deferred>,
     /// The message that has no receive, if `flow` is [`Flow::NoReceive`].
-    held: Option<HeldMessage>,
+    waiting: Option<WaitingMessage>,
 }
 
 /// What the receiver does with arriving octets.
@@ -250,7 +250,7 @@ impl RxStream {
             expect_rtr: params.expect_rtr,
             flow: Flow::Going,
             deferred: None,
-            held: None,
+            waiting: None,
         };
         Ok(KBox::new(stream, GFP_KERNEL_ACCOUNT)?)
     }
@@ -316,7 +316,7 @@ impl RxStream {
     pub(crate) fn receive(&mut self, round: &mut RxRound<'_, '_>) {
         let available = round.inbound.available();
         let mut pos = match self.flow {
-            Flow::NoReceive => self.receive_held(round),
+            Flow::NoReceive => self.receive_waiting(round),
             Flow::Going | Flow::Waiting | Flow::Stopped => self.receive_features(round),
         };
         // Stops where no length field is available: the usual end.

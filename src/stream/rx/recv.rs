@@ -33,7 +33,7 @@ use kernel_ext::{
 
 use super::{
     fpdu::Fpdu,
-    waits::HeldMessage,
+    waits::WaitingMessage,
     RxRound,
     RxStream,
     Stop,
@@ -128,7 +128,9 @@ impl RxStream {
         if segment.first {
             self.written = Written::default();
             unchecked = match incoming.begin(qp, cache, segment) {
-                Err(Fault::NoBuffer) => return Err(self.hold(qp, HeldMessage::Send(*segment))),
+                Err(Fault::NoBuffer) => {
+                    return Err(self.put_off_message(qp, WaitingMessage::Send(*segment)))
+                }
                 begun => begun?,
             };
         }
@@ -189,7 +191,7 @@ impl RxStream {
     ) -> Result<(), Stop> {
         let room = self.incoming.room(qp);
         if room == QueueRoom::Full && queued.admit(QueueRoom::Free).is_ok() {
-            return Err(self.hold(qp, HeldMessage::Immediate(queued)));
+            return Err(self.put_off_message(qp, WaitingMessage::Immediate(queued)));
         }
         let immediate = queued.admit(room)?;
         self.incoming.take_wr(qp)?;

@@ -42,7 +42,7 @@ use crate::{
 
 /// The first FPDU in TCP's queue, which the protocol core has accepted.
 #[derive(Clone, Copy)]
-pub(super) enum HeldMessage {
+pub(super) enum WaitingMessage {
     /// The first segment of a Send.
     Send(SendSegment),
     /// Immediate Data.
@@ -50,13 +50,13 @@ pub(super) enum HeldMessage {
 }
 
 impl RxStream {
-    /// Holds a message that finds no receive, unless it may not wait.
+    /// Puts off a message that finds no receive, unless it may not wait.
     #[cold]
-    pub(super) fn hold(&mut self, qp: &QpShared, message: HeldMessage) -> Stop {
+    pub(super) fn put_off_message(&mut self, qp: &QpShared, message: WaitingMessage) -> Stop {
         if qp.receive_wait.load(Relaxed) == 0 {
             return Fault::NoBuffer.into();
         }
-        self.held = Some(message);
+        self.waiting = Some(message);
         Stop::NoReceive
     }
 
@@ -73,22 +73,23 @@ impl RxStream {
     /// Takes the message that waits, if there is a receive for it or it has waited too long.
     /// Returns the length of its FPDU if that is done with.
     #[cold]
-    pub(super) fn receive_held(&mut self, round: &mut RxRound<'_, '_>) -> usize {
+    pub(super) fn receive_waiting(&mut self, round: &mut RxRound<'_, '_>) -> usize {
         let qp = round.qp;
         let turn = qp.waiter.turn();
         let mut front = [0; FRONT_MAX];
-        let (Some(fpdu), Some(held)) = (Fpdu::at(round.inbound, 0, &mut front), self.held) else {
+        let (Some(fpdu), Some(waiting)) = (Fpdu::at(round.inbound, 0, &mut front), self.waiting)
+        else {
             // A complete FPDU stays in the queue until it is consumed, and the flow is set together
-            // with what is held.
+            // with the message.
             warn_on_once!(true);
             return 0;
         };
         let header = front.get(mpa::LENGTH_LEN..).unwrap_or_default();
         round.after.insert(After::NotifyCompletions);
         self.incoming.set_turn(matches!(turn, ReceiveTurn::Now));
-        let mut placed = match &held {
-            HeldMessage::Send(segment) => self.place_send(round, &fpdu, segment),
-            HeldMessage::Immediate(immediate) => self.take_immediate(qp, *immediate),
+        let mut placed = match &waiting {
+            WaitingMessage::Send(segment) => self.place_send(round, &fpdu, segment),
+            WaitingMessage::Immediate(immediate) => self.take_immediate(qp, *immediate),
         };
         self.incoming.set_turn(false);
         if matches!(placed, Err(Stop::NoReceive)) {
@@ -115,7 +116,7 @@ impl RxStream {
     /// Context: the receive lock is held.
     #[cold]
     pub(crate) fn end_receive_wait(&mut self, qp: &QpShared) {
-        self.held = None;
+        self.waiting = None;
         qp.receives.queue().remove_waiter();
         qp.waiter.end();
     }
