@@ -25,6 +25,17 @@ static bool send_len(struct end *from, uint64_t id, size_t len)
 	return post_send(from, &wr);
 }
 
+/* Posts a Write or Read between `here` and `there`, from this offset on. */
+static bool post_rdma(struct end *e, enum ibv_wr_opcode op, uint64_t id, const struct region *here,
+		      size_t len, const struct region *there, size_t offset)
+{
+	struct ibv_sge sge = sge_of(here, 0, len);
+	struct ibv_send_wr wr = wr_rdma(op, id, IBV_SEND_SIGNALED, &sge, 1,
+					(uintptr_t)there->buf + offset, there->mr->rkey);
+
+	return post_send(e, &wr);
+}
+
 static long waits(struct pair *p) { return device_counter(p->b.id->verbs, "rx_receive_waits"); }
 
 /* Waits until so many messages have begun to wait, from `before` on. */
@@ -72,8 +83,6 @@ PAIR_CASE(a_send_waits_for_its_receive)
 /* Many wait one behind the other, in their order, and so does what follows them. */
 PAIR_CASE(all_that_follows_waits_too, .depth = 4)
 {
-	struct ibv_send_wr wr;
-	struct ibv_sge sge;
 	struct ibv_wc wc;
 	long before;
 
@@ -82,10 +91,7 @@ PAIR_CASE(all_that_follows_waits_too, .depth = 4)
 	pattern_fill(src.buf, src.len, 7);
 	for (int i = 0; i < 8; i++)
 		must(send_len(&p->a, i, 100 + i));
-	sge = sge_of(&src, 0, 64);
-	wr = wr_rdma(IBV_WR_RDMA_WRITE, 8, IBV_SEND_SIGNALED, &sge, 1, (uintptr_t)dst.buf + 4096,
-		     dst.mr->rkey);
-	must(post_send(&p->a, &wr));
+	must(post_rdma(&p->a, IBV_WR_RDMA_WRITE, 8, &src, 64, &dst, 4096));
 	must(begun(p, before, 1));
 	check(!dst.buf[4096], "the Write overtook the Sends");
 	for (int i = 0; i < 8; i++) {
@@ -291,8 +297,6 @@ static void a_process_that_waits_is_killed(void)
 PAIR_CASE(nothing_else_waits)
 {
 	struct pair other;
-	struct ibv_send_wr wr;
-	struct ibv_sge sge;
 	struct ibv_wc wc;
 	long before;
 	bool works;
@@ -308,10 +312,7 @@ PAIR_CASE(nothing_else_waits)
 	must(prepare(p));
 	/* A program polls for its own Write before it posts its receive. */
 	pattern_fill(dst.buf, 4096, 8);
-	sge = sge_of(&dst, 0, 4096);
-	wr = wr_rdma(IBV_WR_RDMA_WRITE, 2, IBV_SEND_SIGNALED, &sge, 1, (uintptr_t)src.buf + 8192,
-		     src.mr->rkey);
-	must(post_send(&p->b, &wr));
+	must(post_rdma(&p->b, IBV_WR_RDMA_WRITE, 2, &dst, 4096, &src, 8192));
 	must(expect_wc(p->b.send_cq, &wc, 2, IBV_WC_SUCCESS));
 	for (int64_t end = now_ms() + SOON; pattern_differs(src.buf + 8192, 4096, 8) >= 0;)
 		check(now_ms() < end, "the Write does not arrive");
@@ -324,8 +325,6 @@ PAIR_CASE(nothing_else_waits)
 /* The answer to a Read stands behind the message that waits, until its receive is posted. */
 PAIR_CASE(a_read_waits_behind_the_message)
 {
-	struct ibv_send_wr wr;
-	struct ibv_sge sge;
 	struct ibv_wc wc;
 	long before;
 
@@ -334,10 +333,7 @@ PAIR_CASE(a_read_waits_behind_the_message)
 	pattern_fill(src.buf, src.len, 6);
 	must(send_len(&p->a, 1, 16));
 	must(begun(p, before, 1));
-	sge = sge_of(&dst, 0, 4096);
-	wr = wr_rdma(IBV_WR_RDMA_READ, 2, IBV_SEND_SIGNALED, &sge, 1, (uintptr_t)src.buf,
-		     src.mr->rkey);
-	must(post_send(&p->b, &wr));
+	must(post_rdma(&p->b, IBV_WR_RDMA_READ, 2, &dst, 4096, &src, 0));
 	must(expect_no_wc(p->b.send_cq, 100));
 	must(post_recv(&p->b, 3, &dst, 8192, 64));
 	must(expect_wc(p->b.recv_cq, &wc, 3, IBV_WC_SUCCESS));
