@@ -67,6 +67,16 @@ impl Queues {
         })
     }
 
+    /// Returns the queue of items that may wait for what others hold, of a process or of a kernel
+    /// consumer.
+    pub(crate) fn may_wait(&self, user: bool) -> &OwnedQueue {
+        if user {
+            &self.user_wait
+        } else {
+            &self.tx
+        }
+    }
+
     /// Waits until all work queued before this call has run.
     pub(crate) fn flush(&self) {
         self.conn.flush();

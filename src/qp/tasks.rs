@@ -422,12 +422,7 @@ impl Qp {
 
     /// Returns the queue of work items that may wait for what others hold.
     pub(super) fn wait_queue(&self) -> &OwnedQueue {
-        let queues = &self.shared.device.queues;
-        if self.shared.user {
-            &queues.user_wait
-        } else {
-            &queues.tx
-        }
+        self.shared.device.queues.may_wait(self.shared.user)
     }
 
     /// Queues the work item that continues to receive. Context: any.

@@ -37,11 +37,12 @@ enum RqStorage {
 }
 
 /// Who takes a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Taker {
     /// Nobody has waited for longer.
     First,
     /// Those that wait go first.
+    #[default]
     Newcomer,
 }
 

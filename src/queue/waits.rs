@@ -10,7 +10,7 @@
 //! arming of a completion queue.
 //!
 //! All queue pairs of a context share one list and one timer, whichever receive queue they wait
-//! for. A look takes about 0.1 us for each of them, hence [`PAUSE_EACH`].
+//! for. A look takes about 0.2 us for each of them, hence [`PAUSE_EACH`].
 //!
 //! The locks are taken in this order: that of the list, that of a wait, that of a receive queue.
 
@@ -59,10 +59,8 @@ use kernel::{
 use kernel_ext::{
     new_spinlock_bh,
     sync::SpinLockBh,
-    workqueue::{
-        Enqueue,
-        OwnedQueue, //
-    }, //
+    warn_on_once,
+    workqueue::Enqueue, //
 };
 
 use crate::device::queues::Queues;
@@ -290,7 +288,7 @@ impl ReceiveWaits {
                     if wait.look(*number, now) {
                         wait.queue_pair
                             .as_arc_borrow()
-                            .enqueue_on(self.receive_queue());
+                            .enqueue_on(self.queues.may_wait(self.user));
                     }
                     true
                 }
@@ -309,16 +307,6 @@ impl ReceiveWaits {
         let due = cmp::max(*pause, len.saturating_mul(PAUSE_EACH));
         *pause = cmp::min(pause.saturating_mul(2), most);
         Some(Delta::from_micros(due.into()))
-    }
-
-    /// Returns the queue on which queue pairs go on, where an item may wait for the owner of a
-    /// socket.
-    fn receive_queue(&self) -> &OwnedQueue {
-        if self.user {
-            &self.queues.user_wait
-        } else {
-            &self.queues.tx
-        }
     }
 
     /// Makes room for the queue pairs that there are.
@@ -408,6 +396,7 @@ impl ReceiveWaiter {
         }
         // There is room: each place is made before its queue pair.
         let entered = waiters.push_within_capacity(self.clone()).is_ok();
+        warn_on_once!(!entered);
         self.listed.store(entered, Relaxed);
         inner.pause = PAUSE_FIRST;
         self.waits().len.store(len_of(&inner.waiters), Relaxed);

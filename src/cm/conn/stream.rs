@@ -644,9 +644,8 @@ impl Conn {
                 let waits = qp.as_ref().map_or(RxWaits::Nothing, |qp| qp.rx_waits());
                 (before, inbound.available(), inbound.eof(), waits)
             })?;
-            match (&qp, waits) {
-                (Some(qp), RxWaits::Receive) if eof => qp.limit_receive_wait(),
-                _ => {}
+            if let (Some(qp), RxWaits::Receive, true) = (&qp, waits, eof) {
+                qp.limit_receive_wait();
             }
             if waits != RxWaits::Nothing {
                 return Ok(CloseState::Waiting);

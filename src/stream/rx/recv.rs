@@ -72,8 +72,8 @@ pub(super) struct Incoming {
     buffer_len: u32,
     /// Progress of the current Send; [`None`] if no Send is in progress.
     progress: Option<SendProgress>,
-    /// It is this stream's turn to take a receive from a shared queue for which others wait.
-    has_turn: bool,
+    /// As whom this stream takes a receive from a shared queue.
+    pub(super) taker: Taker,
 }
 
 impl Incoming {
@@ -285,10 +285,7 @@ impl Incoming {
     fn take_wr(&mut self, qp: &QpShared) -> Result<(), Fault> {
         let taken = match &qp.receives {
             Receives::Own(queue) => queue.take(&mut self.wr, Taker::First),
-            Receives::Shared(srq) => {
-                let taker = self.taker();
-                srq.take(&mut self.wr, taker)
-            }
+            Receives::Shared(srq) => srq.take(&mut self.wr, self.taker),
         };
         match taken {
             Some(Ok(())) => Ok(()),
@@ -304,28 +301,13 @@ impl Incoming {
     fn room(&self, qp: &QpShared) -> QueueRoom {
         let taker = match &qp.receives {
             Receives::Own(_) => Taker::First,
-            Receives::Shared(_) => self.taker(),
+            Receives::Shared(_) => self.taker,
         };
         if qp.receives.queue().has_request(taker) {
             QueueRoom::Free
         } else {
             QueueRoom::Full
         }
-    }
-
-    /// Returns as whom this stream takes a receive from a shared queue.
-    #[inline]
-    fn taker(&self) -> Taker {
-        if self.has_turn {
-            Taker::First
-        } else {
-            Taker::Newcomer
-        }
-    }
-
-    /// Sets whether it is this stream's turn.
-    pub(super) fn set_turn(&mut self, has_turn: bool) {
-        self.has_turn = has_turn;
     }
 }
 

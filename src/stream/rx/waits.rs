@@ -36,7 +36,10 @@ use super::{
     Stop, //
 };
 use crate::{
-    queue::waits::ReceiveTurn,
+    queue::{
+        rq::Taker,
+        waits::ReceiveTurn, //
+    },
     stream::owner::QpShared, //
 };
 
@@ -86,12 +89,14 @@ impl RxStream {
         };
         let header = front.get(mpa::LENGTH_LEN..).unwrap_or_default();
         round.after.insert(After::NotifyCompletions);
-        self.incoming.set_turn(matches!(turn, ReceiveTurn::Now));
+        if turn == ReceiveTurn::Now {
+            self.incoming.taker = Taker::First;
+        }
         let mut placed = match &waiting {
             WaitingMessage::Send(segment) => self.place_send(round, &fpdu, segment),
             WaitingMessage::Immediate(immediate) => self.take_immediate(qp, *immediate),
         };
-        self.incoming.set_turn(false);
+        self.incoming.taker = Taker::Newcomer;
         if matches!(placed, Err(Stop::NoReceive)) {
             if !waited_too_long(qp, turn) {
                 return 0;
