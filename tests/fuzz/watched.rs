@@ -6,15 +6,21 @@
 //! * Memory changes only where a segment writes and may write.
 //! * A Send is delivered once, whole, into a posted buffer.
 //! * A fault is final, and becomes a Terminate that the peer understands.
-//! * All of this holds however the stream is cut.
+//! * All of this holds however the stream is cut, whichever memory is absent at first, and whichever
+//!   FPDUs inside a message are received under an open access to their memory.
 
 use iwarp::{
+    actions::{
+        After,
+        Set, //
+    },
     atomic::{
         AtomicOperation,
         AtomicRequest, //
     },
     ddp::Msn,
     fault::Fault,
+    lifecycle::Lifecycle,
     mpa::{
         Crc,
         Markers,
@@ -40,10 +46,15 @@ use iwarp::{
         Stag,
         TaggedOffset, //
     },
+    stream::{
+        ReceiveFailure,
+        Round, //
+    },
     terminate::Terminate, //
 };
 use iwarp_support::end::{
     Completion,
+    Delays,
     End, //
 };
 
@@ -140,6 +151,14 @@ pub struct Outcome {
     pub posted: usize,
     /// Whether a message has begun and not ended.
     pub mid_message: bool,
+    /// What was accepted, and what has to happen for it.
+    pub round: Round,
+    /// The state of the queue pair.
+    pub lifecycle: Lifecycle,
+    /// Why receives have failed.
+    pub failures: Vec<ReceiveFailure<()>>,
+    /// The length of the Write before the last Immediate Data.
+    pub written: u32,
 }
 
 /// An end and its expected outcome.
@@ -157,7 +176,7 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(setting: &Setting) -> Self {
+    fn new(setting: &Setting, delays: Delays) -> Self {
         let first = setting.first();
         let receiver = Receiver::with_numbers(setting.extensions, first, first);
         let mut end = End::with_receiver(receiver, setting.ird, 2);
@@ -179,6 +198,7 @@ impl Watched {
         if setting.asking {
             ask(&mut end);
         }
+        end.delay(delays);
         Self {
             end,
             receiver,
@@ -275,6 +295,10 @@ impl Watched {
             window: self.end.region(WINDOW.0).memory.clone(),
             posted,
             mid_message: self.end.is_mid_message(),
+            round: without_fetches(*self.end.round()),
+            lifecycle: self.end.lifecycle(),
+            failures: self.end.failures().to_vec(),
+            written: self.end.written(),
             memory: self.shadow,
         }
     }
@@ -310,12 +334,28 @@ fn understood(terminate: &Terminate) {
     assert_eq!(segment, Ok(Segment::Terminate(*terminate)));
 }
 
-/// Plays a stream to an end, all at once and cut at the places that `cuts` encodes; checks that
-/// both outcomes are equal and returns them.
+/// Returns what a round has done, without what had to be fetched for it.
+fn without_fetches(round: Round) -> Round {
+    let mut after = Set::NONE;
+    for action in round
+        .after
+        .iter()
+        .filter(|action| *action != After::FetchIn)
+    {
+        after.insert(action);
+    }
+    Round { after, ..round }
+}
+
+/// Plays a stream to an end: all at once; cut at the places that `cuts` encodes; with each memory
+/// absent at first, all FPDUs received under an open access, and some of both. Checks that the
+/// outcomes are equal, and returns them.
 pub fn play(setting: &Setting, stream: &[u8], cuts: u32) -> Outcome {
-    let whole = play_cut(setting, stream, 0);
-    if cuts != 0 {
-        assert_eq!(whole, play_cut(setting, stream, cuts));
+    const ALL: u32 = u32::MAX;
+    let whole = play_cut(setting, stream, 0, Delays::default());
+    for (absent, open) in [(ALL, 0), (0, ALL), (!cuts, cuts.rotate_left(7) | 1)] {
+        let delays = Delays { absent, open };
+        assert_eq!(whole, play_cut(setting, stream, cuts, delays));
     }
     if let Some(terminate) = &whole.terminate {
         understood(terminate);
@@ -323,8 +363,8 @@ pub fn play(setting: &Setting, stream: &[u8], cuts: u32) -> Outcome {
     whole
 }
 
-fn play_cut(setting: &Setting, stream: &[u8], cuts: u32) -> Outcome {
-    let mut watched = Watched::new(setting);
+fn play_cut(setting: &Setting, stream: &[u8], cuts: u32, delays: Delays) -> Outcome {
+    let mut watched = Watched::new(setting, delays);
     let mut framing = Framing::new(setting.rules);
     let mut ulpdu = Vec::with_capacity(stream.len());
     let mut left = stream.len() / 8;

@@ -2,7 +2,9 @@
 
 //! One end of a stream: a small driver around the core, with vectors for memory.
 //!
-//! It follows the driver: each fault becomes one Terminate, and later input is ignored.
+//! It delivers what the core's receiver decides, as the driver does: each fault becomes one
+//! Terminate, and later input is ignored. Its [`Delays`] have memory absent, and messages received
+//! the short way; neither may be seen from outside.
 
 use std::collections::{
     BTreeMap,
@@ -10,6 +12,10 @@ use std::collections::{
 };
 
 use iwarp::{
+    actions::{
+        After,
+        Set, //
+    },
     atomic::{
         check_alignment,
         AtomicRequest,
@@ -19,24 +25,34 @@ use iwarp::{
     crc::crc32c,
     ddp::Msn,
     fault::Fault,
-    mpa::crc_trailer,
-    order::SendProgress,
+    lifecycle::{
+        Event,
+        FirstFailure,
+        Lifecycle,
+        Notice,
+        QpRequest, //
+    },
+    mpa::{
+        crc_trailer,
+        start::RtrKinds, //
+    },
     rdmap::{
         Extensions,
         Immediate,
         ReadRequest,
-        SendExtra,
         SendKind, //
     },
     readq::{
         Depth,
         Outstanding,
+        ReadPlacement,
         ReadState, //
     },
     receiver::{
+        PayloadSpan,
         QueueRoom,
+        Queued,
         Receiver,
-        Segment,
         SendSegment,
         TaggedSegment,
         RECEIVE_HEADER_MAX, //
@@ -55,6 +71,19 @@ use iwarp::{
         RemoteInvalidation,
         Stag,
         TaggedOffset, //
+    },
+    stream::{
+        ArrivedFpdu,
+        Delivery,
+        FpduEnd,
+        NotPlaced,
+        NotTaken,
+        ReceiveFailure,
+        Received,
+        ReceiverParams,
+        Round,
+        StreamReceiver,
+        UnderWay, //
     },
     terminate::{
         Quoted,
@@ -110,29 +139,306 @@ pub enum Response {
     Atomic(AtomicResponse),
 }
 
-/// One end of a stream.
+/// What delays an end, without any effect on what it does in the end. Each bit stands for one
+/// occasion, one after the other; the last one is followed by the first.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Delays {
+    /// The memory for a payload is absent at first.
+    pub absent: u32,
+    /// An FPDU inside a message is received under an open access, if it may be.
+    pub open: u32,
+}
+
+/// Takes the next bit.
+fn next_bit(bits: &mut u32) -> bool {
+    let bit = *bits & 1 != 0;
+    *bits = bits.rotate_right(1);
+    bit
+}
+
+/// What the receiver delivers to.
 #[derive(Debug)]
-pub struct End {
-    receiver: Receiver,
+struct Host {
+    /// The ULPDU in hand.
+    ulpdu: Vec<u8>,
     regions: BTreeMap<u32, Region>,
     /// The posted receive buffers.
     posted: VecDeque<Vec<u8>>,
-    /// The buffer of the current Send.
-    current: Option<(Vec<u8>, SendProgress)>,
+    /// The buffer of the receive taken last.
+    buffer: Vec<u8>,
     /// The inbound depth and the peer's outstanding Reads and Atomics.
     inbound: Depth,
     /// The same for this end's requests.
     outbound: Depth,
-    outstanding: VecDeque<Outstanding>,
+    outstanding: VecDeque<(Outstanding, Option<(Stag, TaggedOffset)>)>,
+    /// The value that the oldest atomic operation has brought.
+    original: u64,
+    /// The length of the Write before the last Immediate Data.
+    written: u32,
     responses: VecDeque<Response>,
     completions: Vec<Completion>,
-    send_msn: Msn,
-    read_msn: Msn,
-    atomic_msn: Msn,
+    failures: Vec<ReceiveFailure<()>>,
+    lifecycle: Lifecycle,
     /// The Terminate that this end sends.
     terminate: Option<Terminate>,
     /// The Terminate that the peer sent.
     terminated: Option<Terminate>,
+    delays: Delays,
+    /// The memory for the FPDU in hand is fetched.
+    fetched: bool,
+    /// Messages may wait for their receives.
+    may_wait: bool,
+    /// A message waits for its receive.
+    waits: bool,
+    /// The message that waits has waited too long.
+    is_over: bool,
+}
+
+impl Host {
+    fn payload(&self, payload: PayloadSpan) -> Vec<u8> {
+        self.ulpdu[payload.offset.into()..][..payload.len.into()].to_vec()
+    }
+
+    /// Returns whether the memory is absent, which it is at most once for each FPDU.
+    fn is_absent(&mut self) -> bool {
+        !self.fetched && next_bit(&mut self.delays.absent)
+    }
+
+    /// Places octets where `stag` and `to` say.
+    fn place(
+        &mut self,
+        stag: Stag,
+        to: TaggedOffset,
+        octets: &[u8],
+        access: Access,
+    ) -> Result<(), Fault> {
+        let region = self.regions.get_mut(&stag.index());
+        let len = u32::try_from(octets.len()).unwrap();
+        let view = region.as_ref().map(|region| &region.view);
+        let offset = check_tagged(view, stag, to, len, access)?;
+        place(&mut region.unwrap().memory, offset, octets);
+        Ok(())
+    }
+}
+
+impl Delivery for Host {
+    type Sink = Option<(Stag, TaggedOffset)>;
+    type Status = ();
+
+    fn place_write(&mut self, segment: &TaggedSegment) -> Result<(), NotPlaced<Fault>> {
+        let octets = self.payload(segment.payload);
+        if self.is_absent() {
+            return Err(NotPlaced::Absent);
+        }
+        self.place(segment.stag, segment.to, &octets, Access::REMOTE_WRITE)
+            .map_err(NotPlaced::Refused)
+    }
+
+    fn place_send(&mut self, offset: u32, payload: PayloadSpan) -> Result<(), NotPlaced<()>> {
+        if self.is_absent() {
+            return Err(NotPlaced::Absent);
+        }
+        let octets = self.payload(payload);
+        place(&mut self.buffer, offset.into(), &octets);
+        Ok(())
+    }
+
+    fn place_response(
+        &mut self,
+        sink: &Self::Sink,
+        offset: u32,
+        payload: PayloadSpan,
+    ) -> Result<(), NotPlaced<()>> {
+        if self.is_absent() {
+            return Err(NotPlaced::Absent);
+        }
+        let (stag, to) = sink.unwrap();
+        if !self.regions.contains_key(&stag.index()) {
+            return Ok(());
+        }
+        let octets = self.payload(payload);
+        self.place(stag, to.wrapping_add(offset), &octets, Access::LOCAL_WRITE)
+            .map_err(|_| NotPlaced::Refused(()))
+    }
+
+    fn place_original(&mut self, _sink: &Self::Sink, original: u64) -> Result<(), NotPlaced<()>> {
+        if self.is_absent() {
+            return Err(NotPlaced::Absent);
+        }
+        self.original = original;
+        Ok(())
+    }
+
+    fn has_receive(&self) -> bool {
+        !self.posted.is_empty()
+    }
+
+    fn take_receive(&mut self, _segment: Option<&SendSegment>) -> Result<u32, NotTaken<()>> {
+        self.buffer = self.posted.pop_front().ok_or(NotTaken::Empty)?;
+        Ok(u32::try_from(self.buffer.len()).unwrap())
+    }
+
+    fn complete_receive(&mut self, received: &Received) -> Result<(), Fault> {
+        self.completions.push(match *received {
+            Received::Send(kind, len) => Completion::Received {
+                octets: self.buffer[..usize::try_from(len).unwrap()].to_vec(),
+                kind,
+            },
+            Received::Immediate(immediate, written) => {
+                self.written = written;
+                Completion::Immediate(immediate)
+            }
+        });
+        Ok(())
+    }
+
+    fn fail_receive(&mut self, why: ReceiveFailure<()>) {
+        self.failures.push(why);
+    }
+
+    fn invalidate(&mut self, stag: Stag) -> Result<(), Fault> {
+        let region = self.regions.get_mut(&stag.index());
+        let permission = region
+            .as_ref()
+            .map_or(RemoteInvalidation::Forbidden, |region| region.invalidation);
+        check_invalidate(region.as_ref().map(|region| &region.view), stag, permission)?;
+        region.unwrap().view.valid = false;
+        Ok(())
+    }
+
+    fn may_wait_for_receive(&self) -> bool {
+        self.may_wait
+    }
+
+    fn begin_receive_wait(&mut self) {
+        assert!(!self.waits);
+        self.waits = true;
+    }
+
+    fn has_waited_too_long(&mut self) -> bool {
+        self.is_over
+    }
+
+    fn end_receive_wait(&mut self) {
+        assert!(self.waits);
+        self.waits = false;
+    }
+
+    fn request_room(&self) -> QueueRoom {
+        self.inbound.room()
+    }
+
+    fn queue_read(&mut self, request: ReadRequest, _quoted: Option<Quoted>) -> Result<(), Fault> {
+        self.inbound.try_take();
+        let region = self.regions.get(&request.source_stag.index());
+        let offset = check_source(
+            region.map(|region| &region.view),
+            request.source_stag,
+            request.source_to,
+            request.len,
+            Access::REMOTE_READ,
+        )?;
+        let octets = match region {
+            Some(region) if request.len != 0 => {
+                let from = usize::try_from(offset).unwrap();
+                region.memory[from..][..usize::try_from(request.len).unwrap()].to_vec()
+            }
+            _ => Vec::new(),
+        };
+        self.responses.push_back(Response::Read { request, octets });
+        Ok(())
+    }
+
+    fn queue_atomic(
+        &mut self,
+        request: AtomicRequest,
+        _quoted: Option<Quoted>,
+    ) -> Result<(), Fault> {
+        self.inbound.try_take();
+        let region = self.regions.get_mut(&request.stag.index());
+        let offset = check_source(
+            region.as_ref().map(|region| &region.view),
+            request.stag,
+            request.to,
+            TARGET_LEN,
+            Access::REMOTE_ATOMIC,
+        )?;
+        // Memory begins at a multiple of 8, whatever its tagged offset.
+        check_alignment(offset)?;
+        let memory = &mut region.unwrap().memory;
+        let at = usize::try_from(offset).unwrap();
+        let target = memory[at..].first_chunk_mut::<8>().unwrap();
+        let original = u64::from_ne_bytes(*target);
+        *target = request.operation.apply(original).to_ne_bytes();
+        self.responses.push_back(Response::Atomic(AtomicResponse {
+            identifier: request.identifier,
+            original,
+        }));
+        Ok(())
+    }
+
+    fn read_response(
+        &mut self,
+        segment: &TaggedSegment,
+    ) -> Result<(ReadPlacement, Option<Self::Sink>), Fault> {
+        let oldest = self.outstanding.front_mut();
+        let (oldest, sink) = oldest.map_or((None, None), |(oldest, sink)| (Some(oldest), *sink));
+        let placement = Outstanding::expect_read(oldest)?.accept(segment)?;
+        Ok((placement, sink.map(Some)))
+    }
+
+    fn atomic_response(
+        &mut self,
+        response: Queued<AtomicResponse>,
+    ) -> Result<(u64, Self::Sink), Fault> {
+        let oldest = self.outstanding.front().map(|(oldest, _)| oldest);
+        Ok((Outstanding::accept_atomic(oldest, response)?, None))
+    }
+
+    fn complete_request(&mut self) -> Set<After> {
+        let (oldest, _) = self.outstanding.pop_front().unwrap();
+        self.outbound.release();
+        self.completions.push(match oldest {
+            Outstanding::Read(_) => Completion::Read,
+            Outstanding::Atomic { .. } => Completion::Atomic {
+                original: self.original,
+            },
+        });
+        Set::NONE
+    }
+
+    fn fail_request(&mut self, (): ()) {}
+
+    fn apply(&mut self, event: Event) -> Set<After> {
+        let (next, actions) = self.lifecycle.on(event);
+        self.lifecycle = next;
+        actions.after
+    }
+
+    fn fault(&mut self, fault: Fault, quoted: Option<&Quoted>) -> Set<After> {
+        assert!(self.terminate.is_none());
+        self.terminate = Some(Terminate::for_fault(fault, quoted));
+        self.apply(Event::Fault(Notice::of(fault)))
+    }
+
+    fn terminated(&mut self, terminate: &Terminate) -> Set<After> {
+        assert!(self.terminated.is_none());
+        self.terminated = Some(*terminate);
+        self.apply(Event::PeerTerminate(FirstFailure::of(terminate)))
+    }
+}
+
+/// One end of a stream.
+#[derive(Debug)]
+pub struct End {
+    receiver: StreamReceiver<Option<(Stag, TaggedOffset)>>,
+    host: Host,
+    round: Round,
+    /// What has arrived and waits for a receive, and the results of the checks of its framing.
+    kept: VecDeque<(Vec<u8>, Result<(), Fault>)>,
+    send_msn: Msn,
+    read_msn: Msn,
+    atomic_msn: Msn,
 }
 
 impl End {
@@ -143,22 +449,89 @@ impl End {
 
     /// Makes the same around a given receiver.
     pub fn with_receiver(receiver: Receiver, ird: u16, ord: u16) -> Self {
+        let params = ReceiverParams {
+            // Not read: `receiver` has them.
+            extensions: Extensions::Off,
+            takes_immediate: true,
+            awaits: None,
+            expect_rtr: RtrKinds::NONE,
+        };
+        let attach = QpRequest::Attach {
+            wait_first_fpdu: true,
+        };
+        let (lifecycle, _) = Lifecycle::NEW.request(attach).unwrap();
         Self {
-            receiver,
-            regions: BTreeMap::new(),
-            posted: VecDeque::new(),
-            current: None,
-            inbound: Depth::new(ird),
-            outbound: Depth::new(ord),
-            outstanding: VecDeque::new(),
-            responses: VecDeque::new(),
-            completions: Vec::new(),
+            receiver: StreamReceiver::with(receiver, &params),
+            host: Host {
+                ulpdu: Vec::new(),
+                regions: BTreeMap::new(),
+                posted: VecDeque::new(),
+                buffer: Vec::new(),
+                inbound: Depth::new(ird),
+                outbound: Depth::new(ord),
+                outstanding: VecDeque::new(),
+                original: 0,
+                written: 0,
+                responses: VecDeque::new(),
+                completions: Vec::new(),
+                failures: Vec::new(),
+                lifecycle,
+                terminate: None,
+                terminated: None,
+                delays: Delays::default(),
+                fetched: false,
+                may_wait: false,
+                waits: false,
+                is_over: false,
+            },
+            round: Round::NEW,
+            kept: VecDeque::new(),
             send_msn: Msn::FIRST,
             read_msn: Msn::FIRST,
             atomic_msn: Msn::FIRST,
-            terminate: None,
-            terminated: None,
         }
+    }
+
+    /// Delays what follows.
+    pub fn delay(&mut self, delays: Delays) {
+        self.host.delays = delays;
+    }
+
+    /// Lets messages wait for their receives.
+    pub fn wait_for_receives(&mut self) {
+        self.host.may_wait = true;
+    }
+
+    /// Ends the wait for a receive, which took too long.
+    pub fn end_wait(&mut self) {
+        self.host.is_over = true;
+        self.retry();
+    }
+
+    /// Returns whether a message waits for its receive.
+    pub fn waits_for_receive(&self) -> bool {
+        assert_eq!(self.host.waits, self.receiver.awaits_receive());
+        self.host.waits
+    }
+
+    /// Returns what was done, and what has to happen after it.
+    pub fn round(&self) -> &Round {
+        &self.round
+    }
+
+    /// Returns the state of the queue pair.
+    pub fn lifecycle(&self) -> Lifecycle {
+        self.host.lifecycle
+    }
+
+    /// Returns why receives have failed.
+    pub fn failures(&self) -> &[ReceiveFailure<()>] {
+        &self.host.failures
+    }
+
+    /// Returns the length of the Write before the last Immediate Data.
+    pub fn written(&self) -> u32 {
+        self.host.written
     }
 
     /// Registers memory at `base` under `stag`, with every right, in this end's domain, which the
@@ -180,43 +553,44 @@ impl End {
             invalidation: RemoteInvalidation::Forbidden,
             memory,
         };
-        self.regions.insert(stag.index(), region);
-        self.regions.get_mut(&stag.index()).unwrap()
+        self.host.regions.insert(stag.index(), region);
+        self.host.regions.get_mut(&stag.index()).unwrap()
     }
 
     /// Returns the region under an STag's index.
     pub fn region(&self, stag: u32) -> &Region {
-        &self.regions[&Stag::new(stag).index()]
+        &self.host.regions[&Stag::new(stag).index()]
     }
 
     /// Posts a receive buffer.
     pub fn post_receive(&mut self, len: usize) {
-        self.posted.push_back(vec![0xee; len]);
+        self.host.posted.push_back(vec![0xee; len]);
+        self.retry();
     }
 
     /// Returns the number of posted receive buffers.
     pub fn posted(&self) -> usize {
-        self.posted.len()
+        self.host.posted.len()
     }
 
     /// Takes the consumer's completions so far.
     pub fn completions(&mut self) -> Vec<Completion> {
-        std::mem::take(&mut self.completions)
+        std::mem::take(&mut self.host.completions)
     }
 
     /// Returns the Terminate that this end sends.
     pub fn terminate(&self) -> Option<&Terminate> {
-        self.terminate.as_ref()
+        self.host.terminate.as_ref()
     }
 
     /// Returns the Terminate that the peer sent.
     pub fn terminated(&self) -> Option<&Terminate> {
-        self.terminated.as_ref()
+        self.host.terminated.as_ref()
     }
 
-    /// Returns whether a message has begun and not ended.
+    /// Returns whether the stream must not end here: a message has begun and not ended.
     pub fn is_mid_message(&self) -> bool {
-        self.receiver.is_mid_message()
+        !self.receiver.is_between_messages()
     }
 
     /// Begins a Send.
@@ -233,27 +607,29 @@ impl End {
 
     /// Begins a Read, or returns `None` if the outbound depth is reached.
     pub fn read(&mut self, request: ReadRequest) -> Option<Message> {
-        self.outbound.try_take()?;
-        self.outstanding
-            .push_back(Outstanding::Read(ReadState::new(&request)));
+        self.host.outbound.try_take()?;
+        let sink = (request.len != 0).then_some((request.sink_stag, request.sink_to));
+        let state = Outstanding::Read(ReadState::new(&request));
+        self.host.outstanding.push_back((state, sink));
         let msn = self.read_msn.advance();
         Some(Message::ReadRequest { request, msn })
     }
 
     /// Begins an atomic operation, or returns `None` if the outbound depth is reached.
     pub fn atomic(&mut self, request: AtomicRequest) -> Option<Message> {
-        self.outbound.try_take()?;
-        self.outstanding.push_back(Outstanding::Atomic {
+        self.host.outbound.try_take()?;
+        let state = Outstanding::Atomic {
             identifier: request.identifier,
-        });
+        };
+        self.host.outstanding.push_back((state, None));
         let msn = self.read_msn.advance();
         Some(Message::AtomicRequest { request, msn })
     }
 
     /// Takes the oldest pending answer, as a message and its payload.
     pub fn respond(&mut self) -> Option<(Message, Vec<u8>)> {
-        let response = self.responses.pop_front()?;
-        self.inbound.release();
+        let response = self.host.responses.pop_front()?;
+        self.host.inbound.release();
         Some(match response {
             Response::Read { request, octets } => {
                 let message = Message::ReadResponse {
@@ -277,182 +653,139 @@ impl End {
 
     /// Handles the ULPDU of one FPDU, with the result of its Marker and CRC checks.
     pub fn handle_ulpdu(&mut self, ulpdu: &[u8], framing: Result<(), Fault>) {
-        if self.terminate.is_some() || self.terminated.is_some() {
+        self.kept.push_back((ulpdu.to_vec(), framing));
+        if !self.waits_for_receive() {
+            self.receive();
+        }
+    }
+
+    /// Handles all that has arrived, until a message has to wait for its receive.
+    fn receive(&mut self) {
+        while let Some((ulpdu, framing)) = self.kept.pop_front() {
+            if self.receiver.is_stopped() {
+                continue;
+            }
+            self.host.ulpdu = ulpdu;
+            self.host.fetched = false;
+            if next_bit(&mut self.host.delays.open) && self.receive_open(framing) {
+                continue;
+            }
+            let header = self.host.ulpdu[..self.host.ulpdu.len().min(RECEIVE_HEADER_MAX)].to_vec();
+            let fpdu = ArrivedFpdu {
+                header: &header,
+                ulpdu_len: u16::try_from(self.host.ulpdu.len()).unwrap(),
+                framing,
+            };
+            let Self {
+                receiver,
+                host,
+                round,
+                ..
+            } = self;
+            let mut end = receiver.handle_fpdu(host, round, &fpdu);
+            end = Self::fetch(receiver, host, round, &fpdu, end);
+            if end == FpduEnd::Kept {
+                assert!(self.receiver.awaits_receive());
+                let ulpdu = std::mem::take(&mut self.host.ulpdu);
+                self.kept.push_front((ulpdu, framing));
+                return;
+            }
+        }
+    }
+
+    /// Goes on with an FPDU that waits for its memory.
+    fn fetch(
+        receiver: &mut StreamReceiver<Option<(Stag, TaggedOffset)>>,
+        host: &mut Host,
+        round: &mut Round,
+        fpdu: &ArrivedFpdu<'_>,
+        end: FpduEnd,
+    ) -> FpduEnd {
+        if !receiver.awaits_memory() {
+            return end;
+        }
+        assert_eq!(end, FpduEnd::Kept);
+        assert!(round.after.contains(After::FetchIn) && !receiver.is_going());
+        host.fetched = true;
+        receiver.resume(host, round, fpdu)
+    }
+
+    /// Tries again to take a receive for the message that waits.
+    fn retry(&mut self) {
+        if !self.waits_for_receive() {
             return;
         }
-        let ulpdu_len = u16::try_from(ulpdu.len()).unwrap();
-        let header = &ulpdu[..ulpdu.len().min(RECEIVE_HEADER_MAX)];
-        let result = framing
-            .and_then(|()| self.receiver.handle_fpdu(header, ulpdu_len))
-            .and_then(|segment| self.execute(&segment, ulpdu));
-        if let Err(fault) = result {
-            let quoted = Quoted::from_segment(header, ulpdu_len);
-            self.terminate = Some(Terminate::for_fault(fault, quoted.as_ref()));
-        }
-    }
-
-    fn execute(&mut self, segment: &Segment, ulpdu: &[u8]) -> Result<(), Fault> {
-        match segment {
-            Segment::Empty => Ok(()),
-            Segment::Write(write) => self.write(write, ulpdu),
-            Segment::ReadRequest(queued) => {
-                let request = queued.admit(self.inbound.room())?;
-                self.inbound.try_take();
-                self.serve_read(request)
-            }
-            Segment::ReadResponse(response) => self.read_response(response, ulpdu),
-            Segment::Send(send) => self.receive(send, ulpdu),
-            Segment::Terminate(terminate) => {
-                self.terminated = Some(*terminate);
-                Ok(())
-            }
-            Segment::Immediate(queued) => {
-                let room = if self.posted.is_empty() {
-                    QueueRoom::Full
-                } else {
-                    QueueRoom::Free
-                };
-                let immediate = queued.admit(room)?;
-                self.posted.pop_front();
-                self.completions.push(Completion::Immediate(immediate));
-                Ok(())
-            }
-            Segment::AtomicRequest(queued) => {
-                let request = queued.admit(self.inbound.room())?;
-                self.inbound.try_take();
-                self.serve_atomic(&request)
-            }
-            Segment::AtomicResponse(queued) => {
-                let original = Outstanding::accept_atomic(self.outstanding.front(), *queued)?;
-                self.complete_oldest();
-                self.completions.push(Completion::Atomic { original });
-                Ok(())
-            }
-        }
-    }
-
-    fn write(&mut self, write: &TaggedSegment, ulpdu: &[u8]) -> Result<(), Fault> {
-        let region = self.regions.get_mut(&write.stag.index());
-        let offset = check_tagged(
-            region.as_ref().map(|region| &region.view),
-            write.stag,
-            write.to,
-            write.payload.len.into(),
-            Access::REMOTE_WRITE,
-        )?;
-        if let Some(region) = region {
-            place(&mut region.memory, offset, write_payload(write, ulpdu));
-        }
-        Ok(())
-    }
-
-    fn receive(&mut self, send: &SendSegment, ulpdu: &[u8]) -> Result<(), Fault> {
-        if send.first {
-            let buffer = self.posted.pop_front().ok_or(Fault::NoBuffer)?;
-            self.current = Some((buffer, SendProgress::new()));
-        }
-        let (buffer, progress) = self.current.as_mut().unwrap();
-        let placement = progress.accept(send, u32::try_from(buffer.len()).unwrap())?;
-        let payload = &ulpdu[usize::from(send.payload.offset)..][..usize::from(send.payload.len)];
-        place(buffer, placement.offset.into(), payload);
-        if let Some(len) = placement.delivered {
-            if let SendExtra::Invalidate(stag) = send.kind.extra {
-                self.invalidate(stag)?;
-            }
-            let (mut octets, _) = self.current.take().unwrap();
-            octets.truncate(usize::try_from(len).unwrap());
-            self.completions.push(Completion::Received {
-                octets,
-                kind: send.kind,
-            });
-        }
-        Ok(())
-    }
-
-    fn invalidate(&mut self, stag: Stag) -> Result<(), Fault> {
-        let region = self.regions.get_mut(&stag.index());
-        let permission = region
-            .as_ref()
-            .map_or(RemoteInvalidation::Forbidden, |region| region.invalidation);
-        check_invalidate(region.as_ref().map(|region| &region.view), stag, permission)?;
-        if let Some(region) = region {
-            region.view.valid = false;
-        }
-        Ok(())
-    }
-
-    fn serve_read(&mut self, request: ReadRequest) -> Result<(), Fault> {
-        let region = self.regions.get(&request.source_stag.index());
-        let offset = check_source(
-            region.map(|region| &region.view),
-            request.source_stag,
-            request.source_to,
-            request.len,
-            Access::REMOTE_READ,
-        )?;
-        let octets = match region {
-            Some(region) if request.len != 0 => {
-                let from = usize::try_from(offset).unwrap();
-                region.memory[from..][..usize::try_from(request.len).unwrap()].to_vec()
-            }
-            _ => Vec::new(),
+        let (ulpdu, framing) = self.kept.pop_front().unwrap();
+        let header = ulpdu[..ulpdu.len().min(RECEIVE_HEADER_MAX)].to_vec();
+        self.host.ulpdu = ulpdu;
+        self.host.fetched = false;
+        let fpdu = ArrivedFpdu {
+            header: &header,
+            ulpdu_len: u16::try_from(self.host.ulpdu.len()).unwrap(),
+            framing,
         };
-        self.responses.push_back(Response::Read { request, octets });
-        Ok(())
-    }
-
-    fn serve_atomic(&mut self, request: &AtomicRequest) -> Result<(), Fault> {
-        let region = self.regions.get_mut(&request.stag.index());
-        let offset = check_source(
-            region.as_ref().map(|region| &region.view),
-            request.stag,
-            request.to,
-            TARGET_LEN,
-            Access::REMOTE_ATOMIC,
-        )?;
-        // Memory begins at a multiple of 8, whatever its tagged offset.
-        check_alignment(offset)?;
-        let memory = &mut region.unwrap().memory;
-        let at = usize::try_from(offset).unwrap();
-        let target = memory[at..].first_chunk_mut::<8>().unwrap();
-        let original = u64::from_ne_bytes(*target);
-        *target = request.operation.apply(original).to_ne_bytes();
-        self.responses.push_back(Response::Atomic(AtomicResponse {
-            identifier: request.identifier,
-            original,
-        }));
-        Ok(())
-    }
-
-    fn read_response(&mut self, response: &TaggedSegment, ulpdu: &[u8]) -> Result<(), Fault> {
-        let read = Outstanding::expect_read(self.outstanding.front_mut())?;
-        let placement = read.accept(response)?;
-        let sink = self.regions.get_mut(&response.stag.index());
-        if let (Some(sink), false) = (sink, response.payload.len == 0) {
-            let offset = check_tagged(
-                Some(&sink.view),
-                response.stag,
-                response.to,
-                response.payload.len.into(),
-                Access::LOCAL_WRITE,
-            )?;
-            place(&mut sink.memory, offset, write_payload(response, ulpdu));
+        let Self {
+            receiver,
+            host,
+            round,
+            ..
+        } = self;
+        let mut end = receiver.retry_receive(host, round, &fpdu);
+        end = Self::fetch(receiver, host, round, &fpdu, end);
+        match end {
+            FpduEnd::Done => self.receive(),
+            FpduEnd::Kept => {
+                let ulpdu = std::mem::take(&mut self.host.ulpdu);
+                self.kept.push_front((ulpdu, framing));
+            }
         }
-        if placement.complete {
-            self.complete_oldest();
-            self.completions.push(Completion::Read);
+    }
+
+    /// Receives an FPDU of the message that is under way, as under an open access to its memory;
+    /// returns whether it has done so.
+    fn receive_open(&mut self, framing: Result<(), Fault>) -> bool {
+        let Self {
+            receiver,
+            host,
+            round,
+            ..
+        } = self;
+        let header = host.ulpdu[..host.ulpdu.len().min(RECEIVE_HEADER_MAX)].to_vec();
+        let len = u16::try_from(host.ulpdu.len()).unwrap();
+        match receiver.under_way() {
+            None => false,
+            Some(UnderWay::Write) => receiver
+                .peek_write(&header, len)
+                .filter(|next| framing.is_ok() && host.place_write(&next.segment).is_ok())
+                .map(|next| receiver.accept_write(round, &next))
+                .is_some(),
+            Some(UnderWay::Send) => receiver
+                .peek_send(&header, len)
+                .filter(|next| {
+                    framing.is_ok() && host.place_send(next.offset, next.payload).is_ok()
+                })
+                .map(|next| receiver.accept_send(round, &next))
+                .is_some(),
+            Some(UnderWay::Response) => {
+                let Some((Outstanding::Read(read), sink)) = host.outstanding.front().copied()
+                else {
+                    return false;
+                };
+                let Some(next) = receiver.peek_response(read, &header, len) else {
+                    return false;
+                };
+                let placed = host.place_response(&sink, next.offset, next.payload);
+                if framing.is_err() || placed.is_err() {
+                    return false;
+                }
+                if let Some((state, _)) = host.outstanding.front_mut() {
+                    *state = Outstanding::Read(next.read);
+                }
+                receiver.accept_response(round);
+                true
+            }
         }
-        Ok(())
     }
-
-    fn complete_oldest(&mut self) {
-        self.outstanding.pop_front();
-        self.outbound.release();
-    }
-}
-
-fn write_payload<'a>(segment: &TaggedSegment, ulpdu: &'a [u8]) -> &'a [u8] {
-    &ulpdu[usize::from(segment.payload.offset)..][..usize::from(segment.payload.len)]
 }
 
 fn place(memory: &mut [u8], offset: u64, payload: &[u8]) {
