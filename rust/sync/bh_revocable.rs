@@ -70,6 +70,7 @@ impl<T: Send + Sync> BhRevocable<T> {
     ///
     /// Context: process or softirq; also with interrupts disabled, if they stay so for the life of
     /// the guard.
+    #[inline]
     pub fn try_access(&self) -> Option<BhRevocableGuard<'_, T>> {
         self.access_with(BottomHalvesOff::new())
     }

@@ -210,6 +210,7 @@ impl Slices {
     /// # Errors
     ///
     /// The protection domain `pd` may not use one of the elements this way.
+    #[inline]
     pub(crate) fn resolve(
         &mut self,
         list: &Payload,

@@ -67,7 +67,7 @@ impl Qp {
         params: &StreamParams,
         extensions: Extensions,
     ) -> Result {
-        let stream = RxStream::new(conn, params, extensions)?;
+        let stream = RxStream::new(&self.shared, conn, params, extensions)?;
         self.owner.charge(&stream);
         let _drop_outside_lock = self.shared.rx.lock().stream.replace(stream);
         Ok(())
@@ -80,10 +80,10 @@ impl Qp {
     pub(super) fn stop_rx(&self) -> Option<u64> {
         let (stream, waited) = {
             let mut rx = self.shared.rx.lock();
-            let mut stream = rx.stream.take()?;
+            let stream = rx.stream.take()?;
             let waited = stream.awaits_receive();
             if waited {
-                stream.end_receive_wait(&self.shared);
+                self.shared.end_receive_wait();
             }
             // Dropped without the lock: it may close the socket.
             (stream, waited)

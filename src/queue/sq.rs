@@ -508,6 +508,8 @@ impl SendQueue {
         let mut inner = self.inner.lock();
         let read = inner.oldest_read().ok_or(Fault::ResponseUnsolicited)?;
         let placement = Outstanding::expect_read(Some(&mut read.state))?.accept(segment)?;
+        // Only a Read of no octets has no sink, and its Response with a payload was refused.
+        warn_on_once!(read.sink.is_none() && segment.payload.len != 0);
         Ok((placement, read.sink.clone()))
     }
 

@@ -159,9 +159,10 @@ struct Wait {
 }
 
 /// Whether a queue pair that waits may go on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ReceiveTurn {
     /// Others may have begun to wait before.
+    #[default]
     Later,
     /// There is a receive for it.
     Now,

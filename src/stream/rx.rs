@@ -4,38 +4,43 @@
 //!
 //! The queue pair calls [`RxStream::receive`] with a view of the octets that have arrived in order.
 //! A round processes complete FPDUs only; an incomplete one stays in TCP, and so does what exceeds
-//! the byte budget. For each FPDU it checks, in this order, the CRC over all of it (MPA-20), the
-//! headers ([`iwarp::receiver`]) and the access rights, then copies the payload from the socket
-//! buffers to the consumer's pages. The round ends with one `consume`, one notification per
-//! completion queue and, if the peer needs an answer, a round of the transmit task.
+//! the byte budget. What an FPDU leads to the protocol core decides ([`iwarp::stream`]); here it is
+//! done, in the order in which the core asks for it ([`RxDelivery`]): the payload is copied from
+//! the socket buffers to the consumer's pages, receives are taken and completed. The round ends
+//! with one `consume`, one notification per completion queue and, if the peer needs an answer, a
+//! round of the transmit task.
 //!
 //! After a fault nothing more is interpreted (DDP-83, MPA-21): the receiver consumes and discards
 //! the rest of the stream, because a reset for unread data could destroy the Terminate.
 //!
+//! If a good FPDU is to be placed in an absent page, or needs a receive that is not posted, it
+//! stays in TCP's queue, with all data that follows it, while a work item fetches the memory, or
+//! until `queue/waits.rs` says when the queue pair tries again. This keeps the order of the stream,
+//! lets the TCP window stop the peer, and delays no other stream. iWARP makes a missing receive the
+//! end of the stream (RDMAP-81); RFC 5041, section 7.1, allows to recover by means of the LLP.
+//!
 //! Context: softirq, or process with the socket locked. Nothing sleeps; the walk itself allocates
 //! nothing.
+
+use core::cell::Cell;
 
 use iwarp::{
     actions::{
         After,
         Set, //
     },
-    fault::Fault,
-    features::Features,
-    lifecycle::Event,
     mpa::{
         self,
-        negotiate::Rtr,
-        start::RtrKinds,
         Crc, //
     },
     rdmap::Extensions,
-    receiver::{
-        Receiver,
-        Segment,
-        TaggedSegment, //
-    },
-    terminate::Quoted, //
+    stream::{
+        ArrivedFpdu,
+        FpduEnd,
+        ReceiverParams,
+        Round,
+        StreamReceiver, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -43,32 +48,40 @@ use kernel::{
 };
 use kernel_ext::{
     net::Inbound,
-    sync::BhOff, //
+    sync::BhOff,
+    warn_on_once, //
 };
 
-use crate::mem::{
-    peer::PeerAccess,
-    sge::RegionCache, //
+use crate::{
+    mem::sge::{
+        RegionCache,
+        Slice, //
+    },
+    odp::mr::{
+        Fetched,
+        Wanted, //
+    },
+    queue::waits::ReceiveTurn,
 };
 
-mod answers;
+mod delivery;
 mod fpdu;
-pub(crate) mod paging;
 mod recv;
-mod requests;
 mod rest;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
-mod waits;
+
+use delivery::{
+    Again,
+    RxDelivery, //
+};
 
 use fpdu::{
     Fpdu,
     FRONT_MAX, //
 };
 
-use paging::Deferred;
 use recv::Incoming;
-use waits::WaitingMessage;
 
 use super::{
     connection::{
@@ -93,92 +106,11 @@ pub(crate) struct Rx {
 /// The receive side of an attached stream.
 pub(crate) struct RxStream {
     conn: Arc<StreamConnection>,
-    receiver: Receiver,
+    receiver: StreamReceiver<Slice>,
     crc: Crc,
     /// The receive work request dequeued last.
     incoming: Incoming,
-    /// Length of the last RDMA Write, as long as at most Reads follow it.
-    written: Written,
     cache: RegionCache,
-    /// No FPDU has been accepted yet.
-    untouched: bool,
-    /// What this end can do, until the peer has told what it can do in its first FPDU.
-    awaits: Option<Features>,
-    /// Allowed kinds of the first FPDU after that, if the peer promised to send first (MPA-41).
-    expect_rtr: RtrKinds,
-    flow: Flow,
-    /// The FPDU whose memory is absent, if `flow` is [`Flow::Waiting`].
-    deferred: Option<Deferred>,
-    /// The message that has no receive, if `flow` is [`Flow::NoReceive`].
-    waiting: Option<WaitingMessage>,
-}
-
-/// What the receiver does with arriving octets.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Flow {
-    /// Interprets them.
-    Going,
-    /// Leaves them in TCP until the memory for the first FPDU is fetched.
-    Waiting,
-    /// Leaves them in TCP until a receive is posted for the first FPDU.
-    NoReceive,
-    /// Discards them, because of a fault or because the peer has ended the stream.
-    Stopped,
-}
-
-/// Why an FPDU is not accepted.
-#[derive(Clone, Copy)]
-enum Stop {
-    /// Its memory is absent.
-    Absent,
-    /// It needs a receive, and none is posted.
-    NoReceive,
-    /// It is at fault.
-    Fault(Fault),
-}
-
-impl From<Fault> for Stop {
-    #[inline]
-    fn from(fault: Fault) -> Self {
-        Self::Fault(fault)
-    }
-}
-
-impl From<Error> for Stop {
-    /// Converts the error of a copy that was not made.
-    #[cold]
-    fn from(error: Error) -> Self {
-        match error {
-            EAGAIN => Self::Absent,
-            _ => Self::Fault(Fault::LocalPlacement),
-        }
-    }
-}
-
-/// Length of an RDMA Write, for the completion of Immediate Data that follows it.
-#[derive(Default)]
-struct Written {
-    octets: u32,
-    /// More segments follow.
-    open: bool,
-}
-
-impl Written {
-    fn add(&mut self, segment: &TaggedSegment) {
-        if !self.open {
-            self.octets = 0;
-        }
-        self.octets = self.octets.saturating_add(segment.payload.len.into());
-        self.open = !segment.last.is_last();
-    }
-
-    fn is_open(&self) -> bool {
-        self.open
-    }
-
-    fn take(&mut self) -> u32 {
-        core::mem::take(self).octets
-    }
 }
 
 /// One round of the receiver: its inputs, what it has received, and what has to happen once the
@@ -187,46 +119,11 @@ pub(crate) struct RxRound<'a, 'b> {
     qp: &'a QpShared,
     pub(crate) inbound: &'a mut Inbound<'b>,
     off: BhOff<'a>,
-    after: Set<After>,
-    fpdus: RxCount,
-}
-
-/// The FPDUs of a round.
-#[derive(Default)]
-struct RxCount {
-    /// Number of FPDUs accepted.
-    accepted: u64,
-    /// Number of those that answer a local request.
-    answers: u64,
-}
-
-impl RxCount {
-    /// Returns whether the peer sent something other than answers.
-    fn has_unprompted(&self) -> bool {
-        self.accepted != self.answers
-    }
+    done: Round,
 }
 
 impl RxStream {
-    /// Counts an FPDU that is processed completely.
-    #[inline(always)]
-    fn accepted(&mut self, round: &mut RxRound<'_, '_>) {
-        round.fpdus.accepted += 1;
-        self.validated(round);
-    }
-
-    /// Notes that an FPDU is received and validated (MPA-9).
-    #[inline(always)]
-    fn validated(&mut self, round: &mut RxRound<'_, '_>) {
-        if self.untouched {
-            self.untouched = false;
-            round.after.add(round.qp.apply(Event::FirstFpdu));
-        }
-    }
-}
-
-impl RxStream {
-    /// Creates the receive side of a stream, which supports `extensions`.
+    /// Creates the receive side of a stream of `qp`, which supports `extensions`.
     ///
     /// Context: process.
     ///
@@ -234,23 +131,22 @@ impl RxStream {
     ///
     /// `ENOMEM`.
     pub(crate) fn new(
+        qp: &QpShared,
         conn: &Arc<StreamConnection>,
         params: &StreamParams,
         extensions: Extensions,
     ) -> Result<KBox<Self>> {
         let stream = Self {
             conn: conn.clone(),
-            receiver: Receiver::new(extensions),
+            receiver: StreamReceiver::new(&ReceiverParams {
+                extensions,
+                takes_immediate: qp.tells_immediate_data(),
+                awaits: params.features.awaits,
+                expect_rtr: params.expect_rtr,
+            }),
             crc: params.crc,
             incoming: Incoming::default(),
-            written: Written::default(),
             cache: RegionCache::default(),
-            untouched: true,
-            awaits: params.features.awaits,
-            expect_rtr: params.expect_rtr,
-            flow: Flow::Going,
-            deferred: None,
-            waiting: None,
         };
         Ok(KBox::new(stream, GFP_KERNEL_ACCOUNT)?)
     }
@@ -262,22 +158,22 @@ impl RxStream {
 
     /// Returns the cookie of the receive work request that is being filled.
     pub(crate) fn begun(&self) -> Option<u64> {
-        self.incoming.begun()
+        self.receiver.fills_receive().then(|| self.incoming.id())
     }
 
     /// Returns whether the stream may end here: no message is incomplete (MPA-30).
     pub(crate) fn is_between_messages(&self) -> bool {
-        self.flow == Flow::Stopped || !self.receiver.is_mid_message()
+        self.receiver.is_between_messages()
     }
 
     /// Returns whether an FPDU waits for its memory.
     pub(crate) fn is_paging_in(&self) -> bool {
-        self.flow == Flow::Waiting
+        self.receiver.awaits_memory()
     }
 
     /// Returns whether an FPDU waits for its receive.
     pub(crate) fn awaits_receive(&self) -> bool {
-        self.flow == Flow::NoReceive
+        self.receiver.awaits_receive()
     }
 }
 
@@ -288,89 +184,155 @@ impl<'a, 'b> RxRound<'a, 'b> {
             qp,
             inbound,
             off,
-            after: Set::NONE,
-            fpdus: RxCount::default(),
+            done: Round::NEW,
         }
     }
 
     /// Updates the statistics with the accepted FPDUs and their length.
     #[inline(always)]
     fn count(&self, octets: usize) {
-        if self.fpdus.has_unprompted() {
+        if self.done.has_unprompted() {
             self.qp.rx_events.count();
         }
         let stats = &self.qp.device.stats;
-        stats.rx_fpdus.add(self.fpdus.accepted);
+        stats.rx_fpdus.add(self.done.accepted);
         stats.rx_bytes.add(octets as u64);
     }
 
     /// Ends the round. The caller carries out what is returned, once the receive lock is released.
     #[inline(always)]
     pub(crate) fn end(self) -> Set<After> {
-        self.after
+        self.done.after
     }
 }
 
 impl RxStream {
+    /// Begins to receive.
+    #[inline(always)]
+    fn begin<'s, 'b>(&'s mut self, round: &'s mut RxRound<'_, 'b>) -> Receiving<'s, 'b> {
+        Receiving {
+            receiver: &mut self.receiver,
+            conn: &self.conn,
+            crc: self.crc,
+            done: &mut round.done,
+            to: RxDelivery {
+                qp: round.qp,
+                inbound: &mut *round.inbound,
+                off: round.off,
+                incoming: &mut self.incoming,
+                cache: &mut self.cache,
+                pos: 0,
+                again: None,
+            },
+        }
+    }
+
     /// Processes complete FPDUs until the budget is used up.
     pub(crate) fn receive(&mut self, round: &mut RxRound<'_, '_>) {
-        let available = round.inbound.available();
-        let mut pos = match self.flow {
-            Flow::NoReceive => self.receive_waiting(round),
-            Flow::Going | Flow::Waiting | Flow::Stopped => self.receive_features(round),
+        let pos = self.begin(round).receive();
+        round.count(pos);
+    }
+
+    /// Finishes the FPDU that waits for its memory, and consumes it; returns the range it still
+    /// needs, if any. `fetched` stays pinned until the copy is made, so each FPDU waits once for
+    /// each piece of its memory, whichever pages the process takes away. If the process binds a
+    /// window anew meanwhile, the FPDU waits for the memory that the window refers to now.
+    ///
+    /// Context: process, the socket locked.
+    pub(crate) fn go_on(
+        &mut self,
+        round: &mut RxRound<'_, '_>,
+        fetched: Option<&Fetched>,
+    ) -> Option<Wanted> {
+        let again = Again {
+            fetched,
+            wanted: Cell::new(None),
         };
+        let mut receiving = self.begin(round);
+        receiving.to.again = Some(&again);
+        let len = receiving.go_on(StreamReceiver::resume);
+        if let Some(len) = len.filter(|_| self.receiver.is_going()) {
+            round.count(len);
+            round.inbound.consume(len);
+        }
+        again.wanted.take()
+    }
+}
+
+/// A stream that receives, in a round.
+struct Receiving<'s, 'b> {
+    receiver: &'s mut StreamReceiver<Slice>,
+    conn: &'s StreamConnection,
+    crc: Crc,
+    done: &'s mut Round,
+    to: RxDelivery<'s, 'b>,
+}
+
+impl<'s, 'b> Receiving<'s, 'b> {
+    /// Processes complete FPDUs until the budget is used up; returns their length.
+    #[inline(always)]
+    fn receive(&mut self) -> usize {
+        let available = self.to.inbound.available();
+        let mut pos = self.receive_first();
         // Stops where no length field is available: the usual end.
-        while self.flow == Flow::Going && available - pos >= mpa::LENGTH_LEN {
-            if pos >= BUDGET || round.fpdus.accepted >= BUDGET_FPDUS {
-                round.qp.device.stats.rx_budget_ends.inc();
-                round.after.insert(After::Receive);
+        while self.receiver.is_going() && available - pos >= mpa::LENGTH_LEN {
+            if pos >= BUDGET || self.done.accepted >= BUDGET_FPDUS {
+                self.to.qp.device.stats.rx_budget_ends.inc();
+                self.done.after.insert(After::Receive);
                 break;
             }
-            match self.receive_one(round, pos) {
+            match self.receive_one(pos) {
                 Some(len) => pos += len,
                 None => break,
             }
-            if self.receiver.is_mid_message() && self.flow == Flow::Going {
-                pos += self.receive_rest(round, pos);
+            if let Some(message) = self.receiver.under_way() {
+                pos += self.receive_rest(message, pos);
             }
         }
-        round.count(pos);
-        if self.flow == Flow::Stopped {
-            pos = available;
+        let consumed = if self.receiver.is_stopped() {
+            available
+        } else {
+            pos
+        };
+        if consumed != 0 {
+            self.to.inbound.consume(consumed);
         }
-        if pos != 0 {
-            round.inbound.consume(pos);
-        }
-        if pos != available && self.flow == Flow::Going {
+        if consumed != available && self.receiver.is_going() {
             // The first part of an FPDU is left.
-            round.inbound.set_aside_if_refused();
+            self.to.inbound.set_aside_if_refused();
+        }
+        pos
+    }
+
+    /// Processes a first FPDU that is not like those behind it; returns its length if it is done
+    /// with.
+    #[inline(always)]
+    fn receive_first(&mut self) -> usize {
+        if self.receiver.awaits_receive() {
+            self.receive_waiting()
+        } else if self.receiver.awaits_features() {
+            self.receive_features()
+        } else {
+            0
         }
     }
 
-    /// Takes the features of the Initiator out of its first FPDU, if it tells them; returns the
-    /// length of that FPDU, which counts as no message of the peer. Leaves any other FPDU, an
+    /// Takes the features of the Initiator out of its first FPDU. Leaves any other FPDU, an
     /// incomplete one too.
-    #[inline]
-    fn receive_features(&mut self, round: &mut RxRound<'_, '_>) -> usize {
-        match self.awaits {
-            None => 0,
-            Some(ours) => self.receive_features_beside(round, ours),
-        }
-    }
-
     #[cold]
-    fn receive_features_beside(&mut self, round: &mut RxRound<'_, '_>, ours: Features) -> usize {
+    fn receive_features(&mut self) -> usize {
         let mut front = [0; FRONT_MAX];
-        let Some(fpdu) = Fpdu::at(round.inbound, 0, &mut front) else {
+        let Some(fpdu) = Fpdu::at(self.to.inbound, 0, &mut front) else {
             return 0;
         };
-        self.awaits = None;
-        let header = front.get(mpa::LENGTH_LEN..).unwrap_or_default();
-        let is_damaged = self.crc == Crc::On && !fpdu.crc_is_right(round.inbound);
-        match Features::of_message(header, fpdu.ulpdu_len).filter(|_| !is_damaged) {
-            Some(theirs) => {
-                self.conn.set_features(ours.common(theirs));
-                round.fpdus.accepted += 1;
+        let arrived = ArrivedFpdu {
+            header: front.get(mpa::LENGTH_LEN..).unwrap_or_default(),
+            ulpdu_len: fpdu.ulpdu_len,
+            framing: fpdu.check(self.to.inbound, self.crc),
+        };
+        match self.receiver.take_features(self.done, &arrived) {
+            Some(common) => {
+                self.conn.set_features(common);
                 fpdu.len
             }
             None => 0,
@@ -379,159 +341,57 @@ impl RxStream {
 
     /// Processes the FPDU at `pos`; returns its length, or [`None`] if it is incomplete or has to
     /// wait.
-    fn receive_one(&mut self, round: &mut RxRound<'_, '_>, pos: usize) -> Option<usize> {
-        let mut front = [0; FRONT_MAX];
-        let fpdu = Fpdu::at(round.inbound, pos, &mut front)?;
-        let header = front.get(mpa::LENGTH_LEN..)?;
-        round.qp.trace_fpdu_in(header, fpdu.ulpdu_len);
-        match self.accept(round, &fpdu, header) {
-            Ok(()) => self.accepted(round),
-            Err(Stop::Fault(fault)) => self.stop(round, fault, &fpdu, header),
-            Err(Stop::Absent) => {
-                self.wait_for_memory(round);
-                return None;
-            }
-            Err(Stop::NoReceive) => {
-                self.wait_for_receive(round);
-                return None;
-            }
-        }
-        Some(fpdu.len)
-    }
-
-    /// Terminates the stream for a fault in the FPDU with this header.
-    #[cold]
-    fn stop(&mut self, round: &mut RxRound<'_, '_>, fault: Fault, fpdu: &Fpdu, header: &[u8]) {
-        round.after.insert(After::NotifyCompletions);
-        self.flow = Flow::Stopped;
-        round.qp.device.stats.rx_faults.inc();
-        // An FPDU with a bad CRC is not quoted: its octets may be anything (RDMAP-40).
-        let quoted = Quoted::from_segment(header, fpdu.ulpdu_len);
-        let after = round.qp.fault(fault, quoted.as_ref());
-        round.after.add(after);
-    }
-
-    /// Accepts one complete FPDU.
-    #[inline]
-    fn accept(
-        &mut self,
-        round: &mut RxRound<'_, '_>,
-        fpdu: &Fpdu,
-        header: &[u8],
-    ) -> Result<(), Stop> {
-        if self.crc == Crc::On && !fpdu.crc_is_right(round.inbound) {
-            round.qp.device.stats.crc_errors.inc();
-            return Err(Stop::Fault(Fault::Crc));
-        }
-        // Matched by reference, because copying the segment is expensive.
-        match &self.receiver.handle_fpdu(header, fpdu.ulpdu_len) {
-            Err(fault) => Err(Stop::Fault(*fault)),
-            Ok(Segment::Write(segment)) if !self.untouched => {
-                self.place_write(round, fpdu, segment)
-            }
-            Ok(segment) => self.accept_other(round, fpdu, header, segment),
-        }
-    }
-
-    /// Accepts any segment but a Write, and the first segment of any kind.
-    #[inline(never)]
-    fn accept_other(
-        &mut self,
-        round: &mut RxRound<'_, '_>,
-        fpdu: &Fpdu,
-        header: &[u8],
-        segment: &Segment,
-    ) -> Result<(), Stop> {
-        // An initiator that cannot go on after the Reply sends a Terminate instead (MPA-38, MPA-43,
-        // MPA-46).
-        let terminate = matches!(segment, Segment::Terminate(_));
-        if self.untouched && !self.expect_rtr.is_empty() && !terminate {
-            match self.expect_rtr.expect(segment)? {
-                // The consumer never sees this message (MPA-42).
-                Rtr::Send | Rtr::Write => return Ok(()),
-                Rtr::Read => {}
-            }
-        }
-        let stats = &round.qp.device.stats;
-        match segment {
-            Segment::Empty => Ok(()),
-            Segment::Write(segment) => self.place_write(round, fpdu, segment),
-            Segment::Send(segment) => {
-                round.after.insert(After::NotifyCompletions);
-                self.place_send(round, fpdu, segment)
-            }
-            Segment::ReadResponse(segment) => self.place_response(round, fpdu, segment),
-            Segment::ReadRequest(request) => {
-                let quoted = Quoted::from_segment(header, fpdu.ulpdu_len);
-                self.take_read_request(round.qp, *request, quoted)?;
-                stats.rx_read_requests.inc();
-                round.after.insert(After::Transmit);
-                Ok(())
-            }
-            Segment::Terminate(terminate) => {
-                self.flow = Flow::Stopped;
-                let after = round.qp.terminated_by_peer(terminate);
-                round.after.add(after);
-                Ok(())
-            }
-            Segment::AtomicRequest(request) => {
-                let quoted = Quoted::from_segment(header, fpdu.ulpdu_len);
-                self.take_atomic_request(round.qp, *request, quoted)?;
-                stats.rx_atomic_requests.inc();
-                round.after.insert(After::Transmit);
-                Ok(())
-            }
-            Segment::AtomicResponse(response) => self.take_atomic_response(round, *response),
-            // The consumer cannot receive Immediate Data (EXT-4).
-            Segment::Immediate(_) if !round.qp.tells_immediate_data() => {
-                Err(Stop::Fault(Fault::OpcodeReserved))
-            }
-            Segment::Immediate(immediate) => {
-                round.after.insert(After::NotifyCompletions);
-                self.take_immediate(round.qp, *immediate)
-            }
-        }
-    }
-
     #[inline(always)]
-    fn place_write(
-        &mut self,
-        round: &mut RxRound<'_, '_>,
-        fpdu: &Fpdu,
-        segment: &TaggedSegment,
-    ) -> Result<(), Stop> {
-        let payload = segment.payload;
-        self.written.add(segment);
-        // DDP-41: an empty tagged segment is not checked.
-        if payload.len == 0 {
-            return Ok(());
+    fn receive_one(&mut self, pos: usize) -> Option<usize> {
+        let mut front = [0; FRONT_MAX];
+        let fpdu = Fpdu::at(self.to.inbound, pos, &mut front)?;
+        let header = front.get(mpa::LENGTH_LEN..)?;
+        self.to.qp.trace_fpdu_in(header, fpdu.ulpdu_len);
+        let arrived = ArrivedFpdu {
+            header,
+            ulpdu_len: fpdu.ulpdu_len,
+            framing: fpdu.check(self.to.inbound, self.crc),
+        };
+        self.to.pos = pos;
+        match self.receiver.handle_fpdu(&mut self.to, self.done, &arrived) {
+            FpduEnd::Done => Some(fpdu.len),
+            FpduEnd::Kept => None,
         }
-        let region = self
-            .cache
-            .get(&round.qp.regions, segment.stag)
-            .ok_or(Fault::TaggedInvalidStag)?;
-        let pos = fpdu.payload_pos(payload);
-        let access = PeerAccess::open(region, round.qp.stream_id(), Some(round.off));
-        let placed = access
-            .ok_or(Fault::TaggedInvalidStag)?
-            .write(segment, |inside, at| {
-                let (memory, len) = (inside.memory(), usize::from(payload.len));
-                Ok(memory.copy_from_inbound(at, round.inbound, pos, len)?)
-            });
-        placed.map_err(|why| self.put_off_write(why, segment))
     }
-}
 
-#[kernel::prelude::kunit_tests(riwarp_rx)]
-mod rounds {
-    use super::*;
+    /// Takes the message that waits, if there is a receive for it or it has waited too long.
+    /// Returns the length of its first FPDU if that is done with.
+    #[cold]
+    fn receive_waiting(&mut self) -> usize {
+        self.to.incoming.turn = self.to.qp.waiter.turn();
+        let len = self.go_on(StreamReceiver::retry_receive);
+        self.to.incoming.turn = ReceiveTurn::Later;
+        len.unwrap_or(0)
+    }
 
-    #[test]
-    fn answers_are_not_unprompted() {
-        let unprompted = |accepted, answers| RxCount { accepted, answers }.has_unprompted();
-        // An answer that waits for memory is not accepted yet.
-        assert!(!unprompted(0, 0));
-        assert!(!unprompted(3, 3));
-        assert!(unprompted(3, 2));
+    /// Goes on with the first FPDU, which waits, by `with`; returns its length if it is done with.
+    fn go_on(
+        &mut self,
+        with: impl FnOnce(
+            &mut StreamReceiver<Slice>,
+            &mut RxDelivery<'s, 'b>,
+            &mut Round,
+            &ArrivedFpdu<'_>,
+        ) -> FpduEnd,
+    ) -> Option<usize> {
+        let mut front = [0; FRONT_MAX];
+        let fpdu = Fpdu::at(self.to.inbound, 0, &mut front);
+        // A complete FPDU stays in the queue until it is consumed.
+        warn_on_once!(fpdu.is_none());
+        let fpdu = fpdu?;
+        let arrived = ArrivedFpdu {
+            header: front.get(mpa::LENGTH_LEN..)?,
+            ulpdu_len: fpdu.ulpdu_len,
+            framing: Ok(()),
+        };
+        match with(self.receiver, &mut self.to, self.done, &arrived) {
+            FpduEnd::Done => Some(fpdu.len),
+            FpduEnd::Kept => None,
+        }
     }
 }

@@ -5,11 +5,12 @@
 //! Context: softirq, or process with the socket locked.
 
 use iwarp::{
-    mpa,
-    receiver::{
-        PayloadSpan,
-        RECEIVE_HEADER_MAX, //
-    }, //
+    fault::Fault,
+    mpa::{
+        self,
+        Crc, //
+    },
+    receiver::RECEIVE_HEADER_MAX, //
 };
 use kernel_ext::{
     crc32c,
@@ -22,7 +23,7 @@ pub(super) const FRONT_MAX: usize = mpa::LENGTH_LEN + RECEIVE_HEADER_MAX;
 /// A complete FPDU in the receive queue.
 pub(super) struct Fpdu {
     /// Offset in the receive queue.
-    pos: usize,
+    pub(super) pos: usize,
     pub(super) ulpdu_len: u16,
     /// Length of the whole FPDU, in octets.
     pub(super) len: usize,
@@ -51,14 +52,20 @@ impl Fpdu {
         })
     }
 
-    /// Returns the offset of its segment's payload in the receive queue.
+    /// Checks that the CRC at its end, if in use, matches all octets before it (MPA-18, MPA-20).
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::Crc`].
     #[inline(always)]
-    pub(super) fn payload_pos(&self, payload: PayloadSpan) -> usize {
-        self.pos + mpa::LENGTH_LEN + usize::from(payload.offset)
+    pub(super) fn check(&self, inbound: &mut Inbound<'_>, crc: Crc) -> Result<(), Fault> {
+        if crc == Crc::On && !self.crc_is_right(inbound) {
+            return Err(Fault::Crc);
+        }
+        Ok(())
     }
 
-    /// Returns whether the CRC at its end matches all octets before it (MPA-18).
-    pub(super) fn crc_is_right(&self, inbound: &mut Inbound<'_>) -> bool {
+    fn crc_is_right(&self, inbound: &mut Inbound<'_>) -> bool {
         let covered = self.len - mpa::CRC_LEN;
         let crc = crc32c::finish(inbound.crc32c(self.pos, covered, crc32c::INIT));
         let mut trailer = [0; mpa::CRC_LEN];

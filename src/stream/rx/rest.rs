@@ -2,7 +2,7 @@
 
 //! The rest of a message of several FPDUs, placed under one access to its memory.
 //!
-//! The first FPDU of a message goes the general way ([`RxStream::accept`]), and so does the last
+//! The first FPDU of a message goes the general way ([`Receiving::receive`]), and so does the last
 //! one of a Send and of a Read Response, which completes something. Those between differ only in
 //! their offsets; here they share one access to the region and one search for the Read that they
 //! answer.
@@ -11,34 +11,51 @@
 //!
 //! Context: softirq, or process with the socket locked.
 
+use core::cell::Cell;
+
 use iwarp::{
     mpa::{
         self,
         Crc, //
     },
-    receiver::{
-        Receiver,
-        Segment, //
+    stream::{
+        NextResponse,
+        NextSend,
+        NextWrite,
+        Round,
+        StreamReceiver,
+        UnderWay, //
     }, //
+};
+use kernel_ext::{
+    net::Inbound,
+    sync::BhOff, //
 };
 
 use super::{
+    delivery::{
+        payload_of,
+        place,
+        place_write,
+        RxDelivery, //
+    },
     fpdu::{
         Fpdu,
         FRONT_MAX, //
     },
     recv::Incoming,
-    RxRound,
-    RxStream,
-    Stop,
-    Written, //
+    Receiving, //
 };
-use crate::mem::{
-    peer::PeerAccess,
-    sge::{
-        RegionCache,
-        SgeAccess, //
-    }, //
+use crate::{
+    mem::{
+        peer::PeerAccess,
+        sge::{
+            RegionCache,
+            SgeAccess,
+            Slice, //
+        }, //
+    },
+    stream::owner::QpShared, //
 };
 
 /// How many octets are received under one access to a region at most: whoever revokes it waits
@@ -48,160 +65,150 @@ const REST_MAX: usize = 64 * 1024;
 /// The same in FPDUs. At an MTU of 1500 fewer have [`REST_MAX`] octets.
 const REST_FPDUS: u64 = 64;
 
-impl RxStream {
+impl<'b> Receiving<'_, 'b> {
     /// Processes FPDUs of the message that is under way, from `pos` on; returns their length. Stops
     /// before one that it leaves to the general path.
     #[inline]
-    pub(super) fn receive_rest(&mut self, round: &mut RxRound<'_, '_>, pos: usize) -> usize {
+    pub(super) fn receive_rest(&mut self, message: UnderWay, pos: usize) -> usize {
         let Self {
             receiver,
+            done,
             crc,
-            incoming,
-            written,
-            cache,
+            to:
+                RxDelivery {
+                    qp,
+                    inbound,
+                    off,
+                    incoming,
+                    cache,
+                    ..
+                },
             ..
         } = self;
-        let mut fpdus = Fpdus {
+        let mut rest = RestOfMessage {
             receiver,
+            done,
             crc: *crc,
+            qp,
+            inbound,
+            off: *off,
             pos,
         };
-        if written.is_open() {
-            fpdus.write(round, cache, written);
-        } else if incoming.begun().is_some() {
-            fpdus.send(round, incoming);
-        } else {
-            fpdus.response(round);
+        match message {
+            UnderWay::Write => rest.write(cache),
+            UnderWay::Send => rest.send(incoming),
+            UnderWay::Response => rest.response(),
         }
-        fpdus.pos - pos
+        rest.pos - pos
     }
 }
 
-/// The FPDUs from `pos` on.
-struct Fpdus<'a> {
-    receiver: &'a mut Receiver,
+/// The FPDUs of a message from `pos` on.
+struct RestOfMessage<'a, 'b> {
+    receiver: &'a mut StreamReceiver<Slice>,
+    done: &'a mut Round,
     crc: Crc,
+    qp: &'a QpShared,
+    inbound: &'a mut Inbound<'b>,
+    off: BhOff<'a>,
     /// Offset of the next one in TCP's receive queue.
     pos: usize,
 }
 
-impl Fpdus<'_> {
+impl RestOfMessage<'_, '_> {
     /// Places one FPDU after the other. Ends at the first one that is incomplete, damaged or
-    /// faulty, of which `part` says that it is no part of this message, or that `place` cannot
-    /// place: nothing of that one is remembered.
+    /// faulty, which is no part of this message, or which `place` cannot place: nothing of that one
+    /// is remembered.
     #[inline(always)]
-    fn each<S>(
+    fn each<N>(
         &mut self,
-        round: &mut RxRound<'_, '_>,
-        part: impl Fn(&Segment) -> Option<S>,
-        mut place: impl FnMut(&mut RxRound<'_, '_>, &Fpdu, &S) -> Option<()>,
+        peek: impl Fn(&StreamReceiver<Slice>, &[u8], u16) -> Option<N>,
+        mut place: impl FnMut(&mut Inbound<'_>, usize, &N) -> bool,
+        accept: impl Fn(&mut StreamReceiver<Slice>, &mut Round, &N),
     ) {
         let mut front = [0; FRONT_MAX];
         let end = self.pos + REST_MAX;
-        let most = round.fpdus.accepted + REST_FPDUS;
-        while self.pos < end && round.fpdus.accepted < most {
-            let Some(fpdu) = Fpdu::at(round.inbound, self.pos, &mut front) else {
+        let most = self.done.accepted + REST_FPDUS;
+        while self.pos < end && self.done.accepted < most {
+            let Some(fpdu) = Fpdu::at(self.inbound, self.pos, &mut front) else {
                 return;
             };
             let header = front.get(mpa::LENGTH_LEN..).unwrap_or(&[]);
-            let mut next = *self.receiver;
-            let Ok(segment) = &next.handle_fpdu(header, fpdu.ulpdu_len) else {
+            let Some(next) = peek(self.receiver, header, fpdu.ulpdu_len) else {
                 return;
             };
-            let Some(segment) = part(segment) else {
-                return;
-            };
-            if self.crc == Crc::On && !fpdu.crc_is_right(round.inbound) {
+            if fpdu.check(self.inbound, self.crc).is_err() || !place(self.inbound, fpdu.pos, &next)
+            {
                 return;
             }
-            if place(round, &fpdu, &segment).is_none() {
-                return;
-            }
-            round.qp.trace_fpdu_in(header, fpdu.ulpdu_len);
-            *self.receiver = next;
+            self.qp.trace_fpdu_in(header, fpdu.ulpdu_len);
+            accept(self.receiver, self.done, &next);
             self.pos += fpdu.len;
-            round.fpdus.accepted += 1;
         }
     }
 
     /// Of an RDMA Write. It may end here.
-    fn write(&mut self, round: &mut RxRound<'_, '_>, cache: &RegionCache, written: &mut Written) {
+    fn write(&mut self, cache: &RegionCache) {
         let Some(region) = cache.last() else {
             return;
         };
-        let stream = round.qp.stream_id();
-        let Some(access) = PeerAccess::open(region, stream, Some(round.off)) else {
+        let Some(access) = PeerAccess::open(region, self.qp.stream_id(), Some(self.off)) else {
             return;
         };
-        let part = |segment: &Segment| match segment {
-            Segment::Write(segment) if segment.payload.len != 0 => Some(*segment),
-            _ => None,
+        let place = |inbound: &mut Inbound<'_>, pos, next: &NextWrite| {
+            let payload = payload_of(pos, next.segment.payload);
+            place_write(inbound, payload, &access, &next.segment).is_ok()
         };
-        self.each(round, part, |round, fpdu, segment| {
-            let payload = segment.payload;
-            let (pos, len) = (fpdu.payload_pos(payload), usize::from(payload.len));
-            let placed = access.write(segment, |inside, at| {
-                let memory = inside.memory();
-                Ok::<_, Stop>(memory.copy_from_inbound(at, round.inbound, pos, len)?)
-            });
-            placed.ok()?;
-            written.add(segment);
-            Some(())
-        });
+        self.each(
+            StreamReceiver::peek_write,
+            place,
+            StreamReceiver::accept_write,
+        );
     }
 
     /// Of a Send, without its last FPDU, into a buffer of one element.
-    fn send(&mut self, round: &mut RxRound<'_, '_>, incoming: &mut Incoming) {
-        let Some((sink, len, progress)) = incoming.under_way() else {
+    fn send(&mut self, incoming: &Incoming) {
+        let Some(sink) = incoming.only() else {
             return;
         };
-        let Some(inside) = sink.region.try_access_bh_off(round.off) else {
+        let Some(inside) = sink.region.try_access_bh_off(self.off) else {
             return;
         };
-        let access = SgeAccess::sink(round.qp.receive_pd(), round.off).under(&inside);
-        let part = |segment: &Segment| match segment {
-            Segment::Send(segment) if !segment.last.is_last() && segment.payload.len != 0 => {
-                Some(*segment)
-            }
-            _ => None,
+        let access = SgeAccess::sink(self.qp.receive_pd(), self.off).under(&inside);
+        let place = |inbound: &mut Inbound<'_>, pos, next: &NextSend| {
+            let payload = payload_of(pos, next.payload);
+            place(inbound, payload, sink, access, next.offset).is_ok()
         };
-        self.each(round, part, |round, fpdu, segment| {
-            let mut next = *progress;
-            let placement = next.accept(segment, len).ok()?;
-            let placed = round.place(fpdu, segment.payload, sink, access, placement.offset);
-            placed.ok()?;
-            *progress = next;
-            Some(())
-        });
+        self.each(
+            StreamReceiver::peek_send,
+            place,
+            StreamReceiver::accept_send,
+        );
     }
 
     /// Of a Read Response, without its last FPDU.
-    fn response(&mut self, round: &mut RxRound<'_, '_>) {
-        let sq = &round.qp.sq;
-        let Some((mut read, Some(sink))) = sq.oldest_read_state() else {
+    fn response(&mut self) {
+        let sq = &self.qp.sq;
+        let Some((read, Some(sink))) = sq.oldest_read_state() else {
             return;
         };
-        let Some(inside) = sink.region.try_access_bh_off(round.off) else {
+        let Some(inside) = sink.region.try_access_bh_off(self.off) else {
             return;
         };
-        let access = SgeAccess::sink(round.qp.pd(), round.off).under(&inside);
-        let part = |segment: &Segment| match segment {
-            Segment::ReadResponse(segment)
-                if !segment.last.is_last() && segment.payload.len != 0 =>
-            {
-                Some(*segment)
-            }
-            _ => None,
+        let access = SgeAccess::sink(self.qp.pd(), self.off).under(&inside);
+        let place = |inbound: &mut Inbound<'_>, pos, next: &NextResponse| {
+            let payload = payload_of(pos, next.payload);
+            place(inbound, payload, &sink, access, next.offset).is_ok()
         };
-        self.each(round, part, |round, fpdu, segment| {
-            let mut next = read;
-            let placement = next.accept(segment).ok()?;
-            let placed = round.place(fpdu, segment.payload, &sink, access, placement.offset);
-            placed.ok()?;
-            read = next;
-            round.fpdus.answers += 1;
-            Some(())
-        });
-        round.qp.sq.set_read_state(read);
+        let read = Cell::new(read);
+        self.each(
+            |receiver, header, len| receiver.peek_response(read.get(), header, len),
+            place,
+            |receiver, done, next| {
+                read.set(next.read);
+                receiver.accept_response(done);
+            },
+        );
+        sq.set_read_state(read.get());
     }
 }

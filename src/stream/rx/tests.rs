@@ -31,9 +31,8 @@ mod streams {
         }, //
     };
     use iwarp::{
+        features::Features,
         mpa::negotiate::FeatureRules,
-        order::SendPlacement,
-        receiver::SendSegment,
         segment::{
             Message,
             Segmenter, //
@@ -178,32 +177,22 @@ mod streams {
             let header = send(1);
             let mut rx = self.qp.shared.rx.lock();
             let stream = rx.stream.as_mut().ok_or(EINVAL)?;
-            let Ok(Segment::Send(segment)) = stream.receiver.handle_fpdu(&header[2..], 18) else {
-                return Err(EINVAL);
-            };
-            self.begin(stream, &segment).map_err(|_| EINVAL)?;
-            let placement = SendPlacement {
-                offset: 0,
-                delivered: Some(0),
-            };
-            stream.put_off_send(&segment, placement, 0);
-            stream.flow = Flow::Waiting;
-            Ok(())
-        }
-
-        /// Dequeues the receive for it.
-        fn begin(&self, stream: &mut RxStream, segment: &SendSegment) -> Result<bool, Fault> {
             let RxStream {
-                incoming, cache, ..
-            } = stream;
-            incoming.begin(&self.qp.shared, cache, segment)
+                receiver,
+                incoming,
+                cache,
+                ..
+            } = &mut **stream;
+            let segment = receiver.have_send_absent(&header[2..]).ok_or(EINVAL)?;
+            let taken = incoming.take(&self.qp.shared, cache, Some(&segment));
+            taken.map(drop).map_err(|_| EINVAL)
         }
 
         /// Returns whether the stream belongs to this connection and is not stopped or waiting.
         fn is_of(&self, which: usize) -> bool {
             let rx = self.qp.shared.rx.lock();
             rx.stream.as_ref().is_some_and(|stream| {
-                stream.is_of(&self.connection(which)) && stream.flow == Flow::Going
+                stream.is_of(&self.connection(which)) && stream.receiver.is_going()
             })
         }
 
@@ -261,7 +250,9 @@ mod streams {
     impl RxRig {
         fn untouched(&self) -> bool {
             let rx = self.qp.shared.rx.lock();
-            rx.stream.as_ref().is_some_and(|stream| stream.untouched)
+            rx.stream
+                .as_ref()
+                .is_some_and(|stream| stream.receiver.is_untouched())
         }
     }
 

@@ -25,7 +25,10 @@ mod rest {
         },
         qp::Runner, //
     };
-    use iwarp::stag::Stag;
+    use iwarp::{
+        stag::Stag,
+        stream::Delivery, //
+    };
     use kernel::{
         sync::atomic::{
             Atomic,
@@ -285,7 +288,9 @@ mod rest {
                     if let Some(stream) = &mut off.lock(&rig.qp.shared.rx).stream {
                         stream.receive(&mut round);
                     }
-                    let RxCount { accepted, answers } = round.fpdus;
+                    let Round {
+                        accepted, answers, ..
+                    } = round.done;
                     let after = round.end();
                     rig.qp.carry_out(after, Runner::Callback(inbound));
                     Counts {
@@ -582,10 +587,14 @@ mod rest {
         let rig = RestRig::new(MessageKind::Response, &PARAMS)?;
         let qp = &rig.rig.qp;
         let status = WcStatus::LocalProtection;
-        let fault = rig.rig.conn.connection.socket().with_inbound(|inbound| {
-            BhOff::run(|off| RxRound::new(&qp.shared, inbound, off).refuse_answer(status))
+        rig.rig.conn.connection.socket().with_inbound(|inbound| {
+            BhOff::run(|off| {
+                let mut round = RxRound::new(&qp.shared, inbound, off);
+                if let Some(stream) = &mut off.lock(&qp.shared.rx).stream {
+                    stream.begin(&mut round).to.fail_request(status);
+                }
+            });
         });
-        assert_eq!(fault, Fault::LocalPlacement);
         let done = rig.completed();
         assert!(done.is_ok_and(|(id, done, _)| (id, done) == (1, Some(status))));
         assert!(!qp.shared.sq.no_reads());

@@ -1,0 +1,550 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the receiver does to its queue pair, and to memory: copies payloads, takes and completes
+//! receives, queues the peer's requests.
+//!
+//! Context: softirq, or process with the socket locked.
+
+use core::cell::Cell;
+
+use iwarp::{
+    actions::{
+        After,
+        Set, //
+    },
+    atomic::{
+        AtomicRequest,
+        AtomicResponse, //
+    },
+    fault::Fault,
+    lifecycle::Event,
+    mpa,
+    rdmap::ReadRequest,
+    readq::ReadPlacement,
+    receiver::{
+        PayloadSpan,
+        QueueRoom,
+        Queued,
+        SendSegment,
+        TaggedSegment, //
+    },
+    stag::Stag,
+    stream::{
+        Delivery,
+        NotPlaced,
+        NotTaken,
+        ReceiveFailure,
+        Received, //
+    },
+    terminate::{
+        Quoted,
+        Terminate, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::atomic::Relaxed, //
+};
+use kernel_ext::{
+    mm::mem_map::Memory,
+    net::Inbound,
+    rdma::wr::WcStatus,
+    sync::BhOff,
+    warn_on_once, //
+};
+
+use super::recv::Incoming;
+use crate::{
+    mem::{
+        mr::{
+            LocalUse,
+            RegionGuard, //
+        },
+        peer::PeerAccess,
+        sge::{
+            NotCopied,
+            RegionCache,
+            SgeAccess,
+            Slice, //
+        }, //
+    },
+    odp::mr::{
+        Fetched,
+        Wanted, //
+    },
+    queue::{
+        readq::{
+            InboundAtomic,
+            InboundRead,
+            InboundRequest, //
+        },
+        waits::ReceiveTurn, //
+    },
+    stream::owner::QpShared, //
+};
+
+/// What the receiver delivers an FPDU to.
+pub(super) struct RxDelivery<'a, 'b> {
+    pub(super) qp: &'a QpShared,
+    pub(super) inbound: &'a mut Inbound<'b>,
+    pub(super) off: BhOff<'a>,
+    pub(super) incoming: &'a mut Incoming,
+    pub(super) cache: &'a mut RegionCache,
+    /// Offset of the FPDU in the receive queue.
+    pub(super) pos: usize,
+    /// Present if its memory was absent before.
+    pub(super) again: Option<&'a Again<'a>>,
+}
+
+/// Another attempt to place a payload.
+pub(super) struct Again<'a> {
+    /// The memory that was fetched for it.
+    pub(super) fetched: Option<&'a Fetched>,
+    /// The memory that has to be fetched first.
+    pub(super) wanted: Cell<Option<Wanted>>,
+}
+
+/// Returns the offset in the receive queue, and the length, of the payload of the FPDU at `pos`.
+#[inline(always)]
+pub(super) fn payload_of(pos: usize, payload: PayloadSpan) -> (usize, usize) {
+    let at = pos + mpa::LENGTH_LEN + usize::from(payload.offset);
+    (at, payload.len.into())
+}
+
+/// Places octets of the receive queue, by offset and length, at `offset` of an element of a
+/// scatter/gather list.
+#[inline(always)]
+pub(super) fn place(
+    inbound: &mut Inbound<'_>,
+    (pos, len): (usize, usize),
+    sink: &Slice,
+    access: SgeAccess<'_>,
+    offset: u32,
+) -> Result<(), NotCopied> {
+    sink.copy(access, offset, len, |inside, at| {
+        Ok(inside.memory().copy_from_inbound(at, inbound, pos, len)?)
+    })
+}
+
+/// Places the payload of a Write for the peer.
+#[inline(always)]
+pub(super) fn place_write(
+    inbound: &mut Inbound<'_>,
+    (pos, len): (usize, usize),
+    access: &PeerAccess<'_>,
+    segment: &TaggedSegment,
+) -> Result<(), NotPlaced<Fault>> {
+    access.write(segment, |inside, at| {
+        let copied = inside.memory().copy_from_inbound(at, inbound, pos, len);
+        copied.map_err(|error| match error {
+            EAGAIN => NotPlaced::Absent,
+            _ => NotPlaced::Refused(Fault::LocalPlacement),
+        })
+    })
+}
+
+impl From<NotCopied> for NotPlaced<WcStatus> {
+    #[inline]
+    fn from(why: NotCopied) -> Self {
+        match why {
+            NotCopied::Absent(_) => Self::Absent,
+            NotCopied::Refused(status) => Self::Refused(status),
+        }
+    }
+}
+
+impl Delivery for RxDelivery<'_, '_> {
+    type Sink = Slice;
+    type Status = WcStatus;
+
+    #[inline(always)]
+    fn place_write(&mut self, segment: &TaggedSegment) -> Result<(), NotPlaced<Fault>> {
+        let invalid = Fault::TaggedInvalidStag;
+        let region = self.cache.get(&self.qp.regions, segment.stag);
+        let region = region.ok_or(invalid)?;
+        let access = PeerAccess::open(region, self.qp.stream_id(), Some(self.off));
+        let access = access.ok_or(invalid)?;
+        let payload = payload_of(self.pos, segment.payload);
+        match self.again {
+            None => place_write(self.inbound, payload, &access, segment),
+            Some(again) => access.write(segment, |inside, at| {
+                let wanted = Wanted::new(region, inside, at, payload.1, LocalUse::Sink);
+                again.place_write(self.qp, self.inbound, payload, inside, wanted)
+            }),
+        }
+    }
+
+    #[inline(always)]
+    fn place_send(&mut self, offset: u32, payload: PayloadSpan) -> Result<(), NotPlaced<WcStatus>> {
+        let (pos, len) = payload_of(self.pos, payload);
+        let access = SgeAccess::sink(self.qp.receive_pd(), self.off);
+        if let Some(again) = self.again {
+            let Self { qp, inbound, .. } = self;
+            return again.place_send(qp, inbound, (pos, len), self.incoming, access, offset);
+        }
+        let Incoming {
+            buffer,
+            unchecked,
+            placed,
+            ..
+        } = &mut *self.incoming;
+        let copied = match buffer.only() {
+            // Checks all of the element, also what lies behind the octets.
+            Some(slice) if *unchecked => {
+                // CAST: 32 bits fit.
+                let all = slice.len as usize;
+                slice.copy(access, 0, all, |inside, at| {
+                    if len > all {
+                        return Err(WcStatus::LocalProtection.into());
+                    }
+                    let memory = inside.memory();
+                    Ok(memory.copy_from_inbound(at, self.inbound, pos, len)?)
+                })
+            }
+            _ => buffer.copy(access, offset, len, |memory, at, piece, done| {
+                // NO-OVERFLOW: inside the FPDU.
+                memory.copy_from_inbound(at, self.inbound, pos + done, piece)
+            }),
+        };
+        copied.map_err(|why| {
+            if let NotCopied::Absent(done) = why {
+                *placed = done;
+            }
+            why.into()
+        })
+    }
+
+    #[inline(always)]
+    fn place_response(
+        &mut self,
+        sink: &Slice,
+        offset: u32,
+        payload: PayloadSpan,
+    ) -> Result<(), NotPlaced<WcStatus>> {
+        let payload = payload_of(self.pos, payload);
+        let access = SgeAccess::sink(self.qp.pd(), self.off);
+        match self.again {
+            None => Ok(place(self.inbound, payload, sink, access, offset)?),
+            Some(again) => {
+                let (pos, len) = payload;
+                let placed = again.place(sink, access, (offset, len), |memory, at| {
+                    memory.copy_from_inbound(at, self.inbound, pos, len)
+                });
+                placed.map_err(|why| again.wants(self.qp, why))
+            }
+        }
+    }
+
+    fn place_original(&mut self, sink: &Slice, original: u64) -> Result<(), NotPlaced<WcStatus>> {
+        let octets = original.to_ne_bytes();
+        let access = SgeAccess::sink(self.qp.pd(), self.off);
+        match self.again {
+            None => Ok(sink.copy(access, 0, octets.len(), |inside, at| {
+                Ok::<_, NotCopied>(inside.memory().write(at, &octets)?)
+            })?),
+            Some(again) => {
+                let placed = again.place(sink, access, (0, octets.len()), |memory, at| {
+                    memory.write(at, &octets)
+                });
+                placed.map_err(|why| again.wants(self.qp, why))
+            }
+        }
+    }
+
+    fn has_receive(&self) -> bool {
+        self.incoming.has_receive(self.qp)
+    }
+
+    #[inline(always)]
+    fn take_receive(&mut self, segment: Option<&SendSegment>) -> Result<u32, NotTaken<WcStatus>> {
+        self.incoming.take(self.qp, self.cache, segment)
+    }
+
+    #[inline(always)]
+    fn complete_receive(&mut self, received: &Received) -> Result<(), Fault> {
+        self.incoming.complete(self.qp, received)
+    }
+
+    fn fail_receive(&mut self, why: ReceiveFailure<WcStatus>) {
+        self.incoming.fail(
+            self.qp,
+            match why {
+                ReceiveFailure::Length => WcStatus::LocalLength,
+                ReceiveFailure::Invalidation => WcStatus::RemoteInvalidRequest,
+                ReceiveFailure::Buffer(status) => status,
+            },
+        );
+    }
+
+    fn invalidate(&mut self, stag: Stag) -> Result<(), Fault> {
+        self.qp.invalidate_remote(stag)
+    }
+
+    fn may_wait_for_receive(&self) -> bool {
+        self.qp.receive_wait.load(Relaxed) != 0
+    }
+
+    fn begin_receive_wait(&mut self) {
+        self.qp.device.stats.rx_receive_waits.inc();
+        self.qp.receives.queue().add_waiter();
+    }
+
+    fn has_waited_too_long(&mut self) -> bool {
+        has_waited_too_long(self.qp, self.incoming.turn)
+    }
+
+    fn end_receive_wait(&mut self) {
+        self.qp.end_receive_wait();
+    }
+
+    fn request_room(&self) -> QueueRoom {
+        self.qp.inbound_reads.room()
+    }
+
+    #[inline(always)]
+    fn queue_read(&mut self, request: ReadRequest, quoted: Option<Quoted>) -> Result<(), Fault> {
+        let mut source = None;
+        if request.len != 0 {
+            // Checks the whole range now, before the first octet of the Response is sent
+            // (RDMAP-156); each FPDU of the Response is checked again.
+            let invalid = Fault::SourceInvalidStag;
+            let region = self.cache.get(&self.qp.regions, request.source_stag);
+            let region = region.ok_or(invalid)?;
+            let access = PeerAccess::open(region, self.qp.stream_id(), Some(self.off));
+            let access = access.ok_or(invalid)?;
+            access.read(&request, request.len, |_, _| Ok::<_, Fault>(()))?;
+            source = Some(region.clone());
+        }
+        self.qp.put_request(InboundRequest::Read(InboundRead {
+            request,
+            source,
+            quoted,
+        }))?;
+        self.qp.device.stats.rx_read_requests.inc();
+        Ok(())
+    }
+
+    fn queue_atomic(
+        &mut self,
+        request: AtomicRequest,
+        quoted: Option<Quoted>,
+    ) -> Result<(), Fault> {
+        let invalid = Fault::SourceInvalidStag;
+        let target = self.cache.get(&self.qp.regions, request.stag);
+        let target = target.ok_or(invalid)?;
+        let access = PeerAccess::open(target, self.qp.stream_id(), Some(self.off));
+        // The access ends with this statement, before the request is queued.
+        access.ok_or(invalid)?.operate(&request, |_, _| Ok(()))?;
+        self.qp.put_request(InboundRequest::Atomic(InboundAtomic {
+            request,
+            target: target.clone(),
+            quoted,
+        }))?;
+        self.qp.device.stats.rx_atomic_requests.inc();
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn read_response(
+        &mut self,
+        segment: &TaggedSegment,
+    ) -> Result<(ReadPlacement, Option<Slice>), Fault> {
+        self.qp.sq.read_response(segment)
+    }
+
+    fn atomic_response(&mut self, response: Queued<AtomicResponse>) -> Result<(u64, Slice), Fault> {
+        let (original, sink) = self.qp.sq.atomic_response(response)?;
+        // The transmit task sends no atomic operation without one.
+        warn_on_once!(sink.is_none());
+        Ok((original, sink.ok_or(Fault::LocalPlacement)?))
+    }
+
+    #[inline(always)]
+    fn complete_request(&mut self) -> Set<After> {
+        let qp = self.qp;
+        let mut after = Set::NONE;
+        let posted = qp.sq.oldest_posted_read();
+        // A fenced request may begin once the Read is removed. It has to find the region invalid,
+        // or the stream at its end.
+        let refused = match posted {
+            Some((slot, Some(stag))) => match qp.invalidate_local(stag) {
+                Ok(()) => false,
+                Err(status) => {
+                    after = qp.refuse(slot, status);
+                    true
+                }
+            },
+            _ => false,
+        };
+        qp.sq.read_done();
+        if let (Some((slot, _)), false) = (posted, refused) {
+            qp.sq.finish(slot, WcStatus::Success, qp.origin());
+        }
+        after
+    }
+
+    fn fail_request(&mut self, status: WcStatus) {
+        if let Some((slot, _)) = self.qp.sq.oldest_posted_read() {
+            self.qp.sq.finish(slot, status, self.qp.origin());
+        }
+    }
+
+    fn apply(&mut self, event: Event) -> Set<After> {
+        self.qp.apply(event)
+    }
+
+    fn fault(&mut self, fault: Fault, quoted: Option<&Quoted>) -> Set<After> {
+        let stats = &self.qp.device.stats;
+        stats.rx_faults.inc();
+        if fault == Fault::Crc {
+            stats.crc_errors.inc();
+        }
+        self.qp.fault(fault, quoted)
+    }
+
+    fn terminated(&mut self, terminate: &Terminate) -> Set<After> {
+        self.qp.terminated_by_peer(terminate)
+    }
+}
+
+/// Why a payload is not placed in memory that was absent before.
+enum Halt<E> {
+    /// This range has to be fetched first.
+    Wants(Wanted),
+    /// It may not be placed there.
+    Refused(E),
+}
+
+impl<E> From<E> for Halt<E> {
+    fn from(why: E) -> Self {
+        Self::Refused(why)
+    }
+}
+
+impl Again<'_> {
+    /// Notes what has to be fetched.
+    #[cold]
+    fn wants<E>(&self, qp: &QpShared, why: Halt<E>) -> NotPlaced<E> {
+        match why {
+            Halt::Wants(wanted) => {
+                qp.device.stats.rx_page_waits.inc();
+                self.wanted.set(Some(wanted));
+                NotPlaced::Absent
+            }
+            Halt::Refused(why) => NotPlaced::Refused(why),
+        }
+    }
+
+    /// Places octets in a part of a scatter/gather list, by offset and length, by
+    /// `copy(memory, offset)`: in the fetched memory, if that is this part.
+    #[cold]
+    fn place(
+        &self,
+        slice: &Slice,
+        access: SgeAccess<'_>,
+        (offset, len): (u32, usize),
+        copy: impl FnOnce(&Memory, u64) -> Result,
+    ) -> Result<(), Halt<WcStatus>> {
+        slice.copy(access, offset, len, |inside, at| {
+            let wanted = Wanted::new(&slice.region, inside, at, len, LocalUse::Sink);
+            let copied = wanted.copy(inside, self.fetched, copy);
+            copied.map_err(|error| match error.into() {
+                NotCopied::Absent(_) => Halt::Wants(wanted),
+                NotCopied::Refused(status) => Halt::Refused(status),
+            })
+        })
+    }
+
+    /// Places octets of the receive queue in `wanted`, for a Write.
+    #[cold]
+    fn place_write(
+        &self,
+        qp: &QpShared,
+        inbound: &mut Inbound<'_>,
+        (pos, len): (usize, usize),
+        inside: &RegionGuard<'_>,
+        wanted: Wanted,
+    ) -> Result<(), NotPlaced<Fault>> {
+        let copied = wanted.copy(inside, self.fetched, |memory, at| {
+            memory.copy_from_inbound(at, inbound, pos, len)
+        });
+        copied.map_err(|error| match error {
+            EAGAIN => self.wants(qp, Halt::Wants(wanted)),
+            ENOMEM => NotPlaced::Refused(Fault::LocalPlacement),
+            // The process has no memory mapped there.
+            _ => NotPlaced::Refused(Fault::TaggedBounds),
+        })
+    }
+
+    /// Places the rest of the octets of the receive queue in the receive, of which `placed` are.
+    #[cold]
+    fn place_send(
+        &self,
+        qp: &QpShared,
+        inbound: &mut Inbound<'_>,
+        (pos, len): (usize, usize),
+        incoming: &mut Incoming,
+        access: SgeAccess<'_>,
+        offset: u32,
+    ) -> Result<(), NotPlaced<WcStatus>> {
+        let Incoming { buffer, placed, .. } = incoming;
+        // CAST: less than the payload of one FPDU. NO-OVERFLOW: inside the message.
+        let (offset, left) = (offset + *placed as u32, len - *placed);
+        let walked = buffer.walk(offset, left, |slice, at, piece, _| {
+            let pos = pos + *placed;
+            self.place(slice, access, (at, piece), |memory, at| {
+                memory.copy_from_inbound(at, inbound, pos, piece)
+            })?;
+            *placed += piece;
+            Ok::<_, Halt<WcStatus>>(())
+        });
+        walked.map_err(|why| self.wants(qp, why))
+    }
+}
+
+impl QpShared {
+    fn put_request(&self, request: InboundRequest) -> Result<(), Fault> {
+        // Only this receiver adds requests, so the room found before still exists.
+        if self.inbound_reads.put(request) {
+            Ok(())
+        } else {
+            Err(Fault::ReadDepth)
+        }
+    }
+
+    /// Forgets the message that waits for a receive: it has its receive, or the stream ends.
+    ///
+    /// Context: the receive lock is held.
+    #[cold]
+    pub(crate) fn end_receive_wait(&self) {
+        self.receives.queue().remove_waiter();
+        self.waiter.end();
+    }
+}
+
+/// Returns whether a message may not wait any longer.
+#[cold]
+fn has_waited_too_long(qp: &QpShared, turn: ReceiveTurn) -> bool {
+    match turn {
+        ReceiveTurn::Later | ReceiveTurn::Now => false,
+        ReceiveTurn::Review { millis, again } => {
+            if !again {
+                qp.device.warn(fmt!(
+                    "QP {}: a message of the peer has waited {millis} ms for a receive",
+                    qp.number
+                ));
+            }
+            // Their answers stand behind the message.
+            !qp.sq.no_reads()
+        }
+        ReceiveTurn::Over(millis) => {
+            qp.device.stats.rx_receive_timeouts.inc();
+            qp.device.warn(fmt!(
+                "QP {}: no receive within {millis} ms for a message of the peer: post receives \
+                 earlier, or raise receive_wait",
+                qp.number
+            ));
+            true
+        }
+    }
+}
