@@ -34,7 +34,7 @@
 #   make endurance      unloads the module, kills processes and deletes namespaces hundreds of
 #                       times, makes many objects and has many strangers: hours (tests/endurance)
 #   make mutation       makes mutants of the driver, each of which has to fail a suite: hours
-#                       (tests/mutation)
+#                       (tests/arms, tests/mutation)
 #   make coverage       measures which lines of the protocol core its tests run, and which lines of
 #                       the module KUnit and the guest suites run in User-Mode Linux: half an hour
 #                       (tests/coverage)
@@ -102,6 +102,7 @@ soak-kcsan:
 endurance:
 	@tests/endurance
 mutation:
+	@tests/arms core driver
 	@tests/mutation
 
 kunit:
