@@ -20,6 +20,7 @@
 //! * [`segment::Segmenter`] makes the FPDU headers of a message to be sent;
 //! * [`receiver::Receiver`] judges the headers of a complete FPDU that has arrived;
 //! * [`stream::StreamReceiver`] decides what it leads to, and asks a [`stream::Delivery`] for it;
+//! * [`stream::StreamSender`] decides which message is sent next;
 //! * [`mpa::negotiate`] makes and judges the frames at the start of a stream;
 //! * [`oob`] decides which connection two queue pairs keep that connect without `rdma_cm`;
 //! * [`lifecycle::Lifecycle`] is the state machine of a queue pair, which returns

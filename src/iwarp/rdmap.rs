@@ -269,6 +269,15 @@ impl ReadRequest {
     /// Length of the RDMAP header in octets; nothing follows it.
     pub const LEN: usize = 28;
 
+    /// A Read of zero octets, for which no keys are needed.
+    pub const NOTHING: Self = Self {
+        sink_stag: Stag::ZERO,
+        sink_to: TaggedOffset::new(0),
+        len: 0,
+        source_stag: Stag::ZERO,
+        source_to: TaggedOffset::new(0),
+    };
+
     /// Reads a header; every value is legal.
     #[inline]
     pub fn decode(octets: &[u8; Self::LEN]) -> Self {

@@ -23,7 +23,6 @@ use iwarp::{
         TARGET_LEN, //
     },
     crc::crc32c,
-    ddp::Msn,
     fault::Fault,
     lifecycle::{
         Event,
@@ -76,13 +75,18 @@ use iwarp::{
         ArrivedFpdu,
         Delivery,
         FpduEnd,
+        Job,
+        MessageEnd,
         NotPlaced,
         NotTaken,
+        PayloadOp,
         ReceiveFailure,
         Received,
         ReceiverParams,
         Round,
+        SenderParams,
         StreamReceiver,
+        StreamSender,
         UnderWay, //
     },
     terminate::{
@@ -436,9 +440,7 @@ pub struct End {
     round: Round,
     /// What has arrived and waits for a receive, and the results of the checks of its framing.
     kept: VecDeque<(Vec<u8>, Result<(), Fault>)>,
-    send_msn: Msn,
-    read_msn: Msn,
-    atomic_msn: Msn,
+    sender: StreamSender<()>,
 }
 
 impl End {
@@ -486,9 +488,11 @@ impl End {
             },
             round: Round::NEW,
             kept: VecDeque::new(),
-            send_msn: Msn::FIRST,
-            read_msn: Msn::FIRST,
-            atomic_msn: Msn::FIRST,
+            sender: StreamSender::new(&SenderParams {
+                extensions: Extensions::SendImmediate,
+                features: None,
+                rtr: None,
+            }),
         }
     }
 
@@ -593,16 +597,40 @@ impl End {
         !self.receiver.is_between_messages()
     }
 
-    /// Begins a Send.
-    pub fn send(&mut self, kind: SendKind) -> Message {
-        let msn = self.send_msn.advance();
-        Message::Send { kind, msn }
+    /// Takes the message that the sender has begun.
+    fn begun(&mut self) -> Message {
+        let outgoing = self.sender.current.take().unwrap();
+        *outgoing.segmenter.message()
     }
 
-    /// Begins Immediate Data.
+    /// Begins a Send.
+    pub fn send(&mut self, kind: SendKind) -> Message {
+        let op = PayloadOp::Send(kind.extra);
+        let begun = self
+            .sender
+            .begin_payload(op, 0, kind.solicited, Job::Nothing);
+        assert_eq!(begun, Ok(()));
+        self.begun()
+    }
+
+    /// Begins Immediate Data, as behind a Write of no octets.
     pub fn immediate(&mut self, immediate: Immediate) -> Message {
-        let msn = self.send_msn.advance();
-        Message::Immediate { immediate, msn }
+        let [a, b, c, d, ..] = immediate.data;
+        let op = PayloadOp::Write {
+            stag: Stag::ZERO,
+            to: TaggedOffset::new(0),
+            immediate: Some([a, b, c, d]),
+        };
+        let begun = self
+            .sender
+            .begin_payload(op, 0, immediate.solicited, Job::Nothing);
+        assert_eq!(begun, Ok(()));
+        assert_eq!(self.sender.end_message(), MessageEnd::Nothing);
+        match self.begun() {
+            // The verbs have four octets; the tests send all eight.
+            Message::Immediate { msn, .. } => Message::Immediate { immediate, msn },
+            message => panic!("{message:?}"),
+        }
     }
 
     /// Begins a Read, or returns `None` if the outbound depth is reached.
@@ -611,38 +639,44 @@ impl End {
         let sink = (request.len != 0).then_some((request.sink_stag, request.sink_to));
         let state = Outstanding::Read(ReadState::new(&request));
         self.host.outstanding.push_back((state, sink));
-        let msn = self.read_msn.advance();
-        Some(Message::ReadRequest { request, msn })
+        self.sender.begin_read(request, Job::AwaitResponse(()));
+        Some(self.begun())
     }
 
-    /// Begins an atomic operation, or returns `None` if the outbound depth is reached.
+    /// Begins an atomic operation, or returns `None` if the outbound depth is reached. The sender
+    /// chooses the identifier; the test's own replaces it.
     pub fn atomic(&mut self, request: AtomicRequest) -> Option<Message> {
         self.host.outbound.try_take()?;
-        let state = Outstanding::Atomic {
-            identifier: request.identifier,
-        };
+        let AtomicRequest {
+            identifier,
+            stag,
+            to,
+            operation,
+        } = request;
+        self.sender.begin_atomic((stag, to), operation, ());
+        let state = Outstanding::Atomic { identifier };
         self.host.outstanding.push_back((state, None));
-        let msn = self.read_msn.advance();
-        Some(Message::AtomicRequest { request, msn })
+        match self.begun() {
+            Message::AtomicRequest { msn, .. } => Some(Message::AtomicRequest { request, msn }),
+            message => panic!("{message:?}"),
+        }
     }
 
     /// Takes the oldest pending answer, as a message and its payload.
     pub fn respond(&mut self) -> Option<(Message, Vec<u8>)> {
         let response = self.host.responses.pop_front()?;
         self.host.inbound.release();
-        Some(match response {
+        let octets = match response {
             Response::Read { request, octets } => {
-                let message = Message::ReadResponse {
-                    stag: request.sink_stag,
-                    to: request.sink_to,
-                };
-                (message, octets)
+                self.sender.answer_read(&request);
+                octets
             }
             Response::Atomic(response) => {
-                let msn = self.atomic_msn.advance();
-                (Message::AtomicResponse { response, msn }, Vec::new())
+                self.sender.answer_atomic(response);
+                Vec::new()
             }
-        })
+        };
+        Some((self.begun(), octets))
     }
 
     /// Handles one FPDU, as the driver's receive loop does.

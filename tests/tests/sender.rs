@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The sender of a stream: which message each request becomes, in which order the sides take turns,
+//! and what the end of each message leads to.
+
+use iwarp::{
+    atomic::{
+        AtomicOperation,
+        AtomicResponse, //
+    },
+    ddp::Msn,
+    fault::Fault,
+    features::Features,
+    mpa::negotiate::Rtr,
+    rdmap::{
+        Extensions,
+        Immediate,
+        ReadRequest,
+        SendEvent,
+        SendExtra,
+        SendKind, //
+    },
+    segment::Message,
+    stag::{
+        Stag,
+        TaggedOffset, //
+    },
+    stream::{
+        Job,
+        MessageEnd,
+        Pause,
+        PayloadOp,
+        SenderParams,
+        Side,
+        StreamSender,
+        Unsupported, //
+    },
+    terminate::Terminate, //
+};
+
+const PARAMS: SenderParams = SenderParams {
+    extensions: Extensions::Rfc7306,
+    features: None,
+    rtr: None,
+};
+
+fn sender() -> StreamSender<u8> {
+    StreamSender::new(&PARAMS)
+}
+
+/// Returns the current message and the length of its payload.
+fn current(sender: &StreamSender<u8>) -> (Message, u32) {
+    let segmenter = sender.current.as_ref().unwrap().segmenter;
+    (*segmenter.message(), segmenter.payload_len())
+}
+
+/// Ends the current message; returns what it was, and what follows.
+fn end(sender: &mut StreamSender<u8>) -> (Message, MessageEnd<u8>) {
+    let (message, _) = current(sender);
+    (message, sender.end_message())
+}
+
+const NUMBER: [Msn; 5] = [
+    Msn::new(1),
+    Msn::new(2),
+    Msn::new(3),
+    Msn::new(4),
+    Msn::new(5),
+];
+
+const STAG: Stag = Stag::new(5);
+const TO: TaggedOffset = TaggedOffset::new(1000);
+const WRITE: PayloadOp = PayloadOp::Write {
+    stag: STAG,
+    to: TO,
+    immediate: None,
+};
+const READ: ReadRequest = ReadRequest {
+    len: 7,
+    source_stag: STAG,
+    ..ReadRequest::NOTHING
+};
+
+fn send_of(extra: SendExtra, solicited: SendEvent, msn: Msn) -> Message {
+    let kind = SendKind { solicited, extra };
+    Message::Send { kind, msn }
+}
+
+#[test]
+fn each_request_is_a_message_with_the_next_number_of_its_queue() {
+    let mut sender = sender();
+    for (event, msn) in [
+        (SendEvent::Silent, NUMBER[0]),
+        (SendEvent::Solicit, NUMBER[1]),
+    ] {
+        let extra = SendExtra::Invalidate(STAG);
+        let begun = sender.begin_payload(PayloadOp::Send(extra), 30, event, Job::Complete(4));
+        assert_eq!(begun, Ok(()));
+        assert_eq!(current(&sender), (send_of(extra, event, msn), 30));
+        assert_eq!(end(&mut sender).1, MessageEnd::Complete(4));
+        assert!(sender.current.is_none());
+    }
+    let begun = sender.begin_payload(WRITE, 70, SendEvent::Silent, Job::Complete(5));
+    assert_eq!(begun, Ok(()));
+    let write = Message::Write { stag: STAG, to: TO };
+    assert_eq!(current(&sender), (write, 70));
+    assert_eq!(end(&mut sender).1, MessageEnd::Complete(5));
+    for msn in &NUMBER[..2] {
+        sender.begin_read(READ, Job::AwaitResponse(6));
+        let request = Message::ReadRequest {
+            request: READ,
+            msn: *msn,
+        };
+        assert_eq!(end(&mut sender), (request, MessageEnd::Nothing));
+    }
+    // It shares the queue of the Reads.
+    let operation = AtomicOperation::FetchAdd { add: 1, mask: 0 };
+    let identifier = sender.begin_atomic((STAG, TO), operation, 7);
+    assert_eq!(sender.current.as_ref().unwrap().job.slot(), Some(7));
+    let (message, next) = end(&mut sender);
+    assert_eq!(next, MessageEnd::Nothing);
+    let Message::AtomicRequest { request, msn } = message else {
+        panic!("{message:?}");
+    };
+    assert_eq!((request.identifier, msn), (identifier, NUMBER[2]));
+    assert_eq!(
+        (request.stag, request.to, request.operation),
+        (STAG, TO, operation)
+    );
+    assert_ne!(sender.begin_atomic((STAG, TO), operation, 7), identifier);
+    // Sends have gone on from where they were.
+    let op = PayloadOp::Send(SendExtra::None);
+    assert_eq!(
+        sender.begin_payload(op, 0, SendEvent::Silent, Job::Nothing),
+        Ok(())
+    );
+    let send = send_of(SendExtra::None, SendEvent::Silent, NUMBER[2]);
+    assert_eq!(end(&mut sender), (send, MessageEnd::Nothing));
+}
+
+#[test]
+fn requests_of_the_peer_are_answered() {
+    let mut sender = sender();
+    let request = ReadRequest {
+        sink_stag: STAG,
+        sink_to: TO,
+        len: 9,
+        ..READ
+    };
+    sender.answer_read(&request);
+    let response = Message::ReadResponse { stag: STAG, to: TO };
+    assert_eq!(current(&sender), (response, 9));
+    assert_eq!(end(&mut sender).1, MessageEnd::Answered);
+    let response = AtomicResponse {
+        identifier: 3,
+        original: 40,
+    };
+    for msn in &NUMBER[..2] {
+        sender.answer_atomic(response);
+        let message = Message::AtomicResponse {
+            response,
+            msn: *msn,
+        };
+        assert_eq!(end(&mut sender), (message, MessageEnd::Answered));
+    }
+}
+
+fn immediate(solicited: SendEvent) -> Immediate {
+    Immediate {
+        data: *b"abcd\0\0\0\0",
+        solicited,
+    }
+}
+
+#[test]
+fn immediate_data_follows_its_write_and_completes_it() {
+    let mut sender = sender();
+    let op = PayloadOp::Write {
+        stag: STAG,
+        to: TO,
+        immediate: Some(*b"abcd"),
+    };
+    for (event, msn) in [
+        (SendEvent::Solicit, NUMBER[0]),
+        (SendEvent::Silent, NUMBER[1]),
+    ] {
+        assert_eq!(
+            sender.begin_payload(op, 70, event, Job::Complete(4)),
+            Ok(())
+        );
+        assert_eq!(end(&mut sender).1, MessageEnd::Nothing);
+        let behind = Message::Immediate {
+            immediate: immediate(event),
+            msn,
+        };
+        assert_eq!(current(&sender), (behind, 0));
+        assert_eq!(end(&mut sender).1, MessageEnd::Complete(4));
+    }
+    // Also if a Read confirms it.
+    let event = SendEvent::Silent;
+    assert_eq!(sender.begin_payload(op, 70, event, Job::Confirm(4)), Ok(()));
+    assert_eq!(end(&mut sender).1, MessageEnd::Nothing);
+    assert_eq!(end(&mut sender).1, MessageEnd::AwaitConfirmation(4));
+}
+
+#[test]
+fn send_with_immediate_has_the_form_that_the_peer_takes() {
+    let op = PayloadOp::Send(SendExtra::Immediate(*b"abcd"));
+    let event = SendEvent::Solicit;
+    let mut sender = sender();
+    let begun = sender.begin_payload(op, 1, event, Job::Complete(4));
+    assert_eq!(begun, Err(Unsupported));
+    assert!(sender.current.is_none());
+    assert_eq!(sender.begin_payload(op, 0, event, Job::Complete(4)), Ok(()));
+    let data = Message::Immediate {
+        immediate: immediate(event),
+        msn: NUMBER[0],
+    };
+    assert_eq!(end(&mut sender), (data, MessageEnd::Complete(4)));
+    let mut sender = StreamSender::new(&SenderParams {
+        extensions: Extensions::SendImmediate,
+        ..PARAMS
+    });
+    assert_eq!(sender.begin_payload(op, 1, event, Job::Complete(4)), Ok(()));
+    let send = send_of(SendExtra::Immediate(*b"abcd"), event, NUMBER[0]);
+    assert_eq!(current(&sender), (send, 1));
+}
+
+#[test]
+fn read_of_nothing_confirms_a_write() {
+    let mut sender = sender();
+    let begun = sender.begin_payload(WRITE, 70, SendEvent::Silent, Job::Confirm(4));
+    assert_eq!(begun, Ok(()));
+    assert_eq!(sender.current.as_ref().unwrap().job.slot(), Some(4));
+    assert_eq!(end(&mut sender).1, MessageEnd::AwaitConfirmation(4));
+    let read = Message::ReadRequest {
+        request: ReadRequest::NOTHING,
+        msn: NUMBER[0],
+    };
+    assert_eq!(sender.current.as_ref().unwrap().job, Job::AwaitResponse(4));
+    assert_eq!(end(&mut sender), (read, MessageEnd::Nothing));
+    assert!(sender.current.is_none());
+    assert_eq!(sender.end_message(), MessageEnd::Nothing);
+}
+
+#[test]
+fn stream_begins_with_features_and_ready_to_receive() {
+    let features = Features { ulpdu_max: 300 };
+    let nothing = Message::Write {
+        stag: Stag::ZERO,
+        to: TaggedOffset::new(0),
+    };
+    let send = send_of(SendExtra::None, SendEvent::Silent, NUMBER[0]);
+    let read = Message::ReadRequest {
+        request: ReadRequest::NOTHING,
+        msn: NUMBER[0],
+    };
+    assert!(!sender().begins() && sender().begin_stream().is_none());
+    for told in [None, Some(features)] {
+        for (rtr, message) in [
+            (None, None),
+            (Some(Rtr::Write), Some(nothing)),
+            (Some(Rtr::Send), Some(send)),
+            (Some(Rtr::Read), Some(read)),
+        ] {
+            let mut sender = StreamSender::<u8>::new(&SenderParams {
+                features: told,
+                rtr,
+                ..PARAMS
+            });
+            if let Some(features) = told {
+                assert!(sender.begins() && sender.begin_stream().is_none());
+                let first = (Message::Features(features), MessageEnd::Nothing);
+                assert_eq!(end(&mut sender), first);
+            }
+            if let Some(message) = message {
+                assert!(sender.begins());
+                let waits = sender.begin_stream();
+                assert_eq!(waits.is_some(), rtr == Some(Rtr::Read));
+                assert_eq!(end(&mut sender), (message, MessageEnd::Nothing));
+            }
+            assert!(!sender.begins() && sender.current.is_none());
+            // The consumer's first one has the number behind it.
+            let op = PayloadOp::Send(SendExtra::None);
+            let begun = sender.begin_payload(op, 0, SendEvent::Silent, Job::Nothing);
+            assert_eq!(begun, Ok(()));
+            let msn = NUMBER[usize::from(rtr == Some(Rtr::Send))];
+            let send = send_of(SendExtra::None, SendEvent::Silent, msn);
+            assert_eq!(end(&mut sender).0, send);
+            sender.begin_read(READ, Job::AwaitResponse(1));
+            let msn = NUMBER[usize::from(rtr == Some(Rtr::Read))];
+            let read = Message::ReadRequest { request: READ, msn };
+            assert_eq!(end(&mut sender).0, read);
+        }
+    }
+}
+
+#[test]
+fn sides_take_turns() {
+    let mut sender = sender();
+    for _ in 0..3 {
+        assert_eq!(sender.sides(), [Side::Responses, Side::Requests]);
+        assert_eq!(sender.sides(), [Side::Requests, Side::Responses]);
+    }
+}
+
+#[test]
+fn answer_that_is_tried_again_counts() {
+    use Pause::{
+        Drained,
+        Starved,
+        Yield, //
+    };
+    for response in [Drained, Starved] {
+        for request in [Drained, Starved, Yield] {
+            assert_eq!(response.without_request(request), request);
+        }
+    }
+    for request in [Drained, Starved, Yield] {
+        assert_eq!(Yield.without_request(request), Yield);
+    }
+}
+
+#[test]
+fn terminate_takes_the_place_of_any_message() {
+    let mut sender = sender();
+    let begun = sender.begin_payload(WRITE, 70, SendEvent::Silent, Job::Complete(4));
+    assert_eq!(begun, Ok(()));
+    let terminate = Terminate::for_fault(Fault::Crc, None);
+    sender.begin_terminate(terminate);
+    let message = Message::Terminate(terminate);
+    assert_eq!(end(&mut sender), (message, MessageEnd::Nothing));
+    assert!(sender.current.is_none());
+}
+
+#[test]
+fn numbers_wrap() {
+    let mut sender = StreamSender::<u8>::with_number(&PARAMS, Msn::new(u32::MAX));
+    for msn in [Msn::new(u32::MAX), Msn::new(0)] {
+        sender.begin_read(READ, Job::Nothing);
+        let read = Message::ReadRequest { request: READ, msn };
+        assert_eq!(end(&mut sender).0, read);
+    }
+}
+
+#[test]
+fn request_of_a_message_is_known_while_it_is_sent() {
+    assert_eq!(Job::Complete(1).slot(), Some(1));
+    assert_eq!(Job::Confirm(2).slot(), Some(2));
+    assert_eq!(Job::AwaitResponse(3).slot(), Some(3));
+    assert_eq!(
+        (Job::Answer::<u8>.slot(), Job::Nothing::<u8>.slot()),
+        (None, None)
+    );
+}
