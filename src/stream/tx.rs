@@ -8,8 +8,8 @@
 //! steps:
 //!
 //! * *schedule*: chooses the next message, alternating between the peer's Read Requests and the
-//!   send queue; resolves keys to regions; checks fence and ORD;
-//! * *segment*: [`Segmenter`] plans one FPDU after the other, none longer than a TCP segment;
+//!   send queue ([`StreamSender`]); resolves keys to regions; checks fence and ORD;
+//! * *segment*: [`Segmenter`](iwarp::segment::Segmenter) plans one FPDU after the other, none longer than a TCP segment;
 //! * *pack*: puts header, payload, padding and CRC of many FPDUs into one batch of private pages.
 //!   Payload is copied once and the CRC is computed over the copy, so each FPDU matches its CRC
 //!   even if the application changes its buffer meanwhile (MPA-22);
@@ -25,9 +25,7 @@ use iwarp::{
         After,
         Set, //
     },
-    ddp::Msn,
     fault::Fault,
-    features::Features,
     lifecycle::{
         Event,
         QpPhase, //
@@ -35,19 +33,17 @@ use iwarp::{
     mpa::{
         self,
         marker::MarkerClock,
-        negotiate::Rtr,
         Crc,
         Markers, //
     },
-    rdmap::{
-        Extensions,
-        Immediate, //
-    },
-    segment::{
-        Message,
-        Plan,
-        Segmenter, //
-    },
+    rdmap::Extensions,
+    segment::Plan,
+    stream::{
+        Job,
+        Pause,
+        SenderParams,
+        StreamSender, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -137,20 +133,16 @@ pub(crate) struct TxStream {
     crc: Crc,
     /// Positions of the Markers, if the peer requested them.
     markers: Option<MarkerClock>,
-    /// The message being segmented.
-    current: Option<Outgoing>,
+    /// Source of the payload of the current message; any, if that has none.
+    source: Source,
     /// The FPDU planned last.
     plan: Plan,
     /// The request dequeued last. Kept in place because copying it is expensive.
     wr: SendWr,
     /// Dequeued work request that a fence or the ORD blocks.
     held: Option<Slot>,
-    /// The message to send first.
-    first: Option<FirstMessage>,
     /// `appended` when the pending idle check was scheduled, if one is pending.
     idle_checked_at: Option<u64>,
-    /// Which side goes first when both the peer and the consumer have requests.
-    turn: Turn,
     /// The FIN was asked for, so nothing may follow.
     closed: bool,
     /// What has to happen after the round.
@@ -160,71 +152,21 @@ pub(crate) struct TxStream {
 
 /// State for turning requests into messages.
 struct TxContext {
-    /// Extensions that the peer supports.
-    extensions: Extensions,
+    sender: StreamSender<Slot>,
     /// When a signalled Write is complete.
     writes: WriteCompletion,
     /// The peer takes Reads and atomic operations: the negotiated ORD is not 0.
     reads: bool,
     /// Maximum length of a ULPDU in the current batch, in octets.
     mulpdu: u16,
-    send_msn: Msn,
-    read_msn: Msn,
-    atomic_msn: Msn,
     /// Source of the current message, if its payload is in regions of the consumer.
     slices: Slices,
     cache: RegionCache,
 }
 
-impl Job {
-    /// Returns the request that the message belongs to.
-    fn slot(self) -> Option<Slot> {
-        match self {
-            Self::Complete(slot) | Self::Confirm(slot) | Self::AwaitResponse(slot) => Some(slot),
-            Self::Answer | Self::Nothing => None,
-        }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Turn {
-    Responses,
-    Requests,
-}
-
-/// A message of the driver's own that begins a stream.
-#[derive(Clone, Copy)]
-enum FirstMessage {
-    /// This end's features, and what follows.
-    Features(Features, Option<Rtr>),
-    /// The ready-to-receive message.
-    Rtr(Rtr),
-}
-
-/// A message being sent.
-struct Outgoing {
-    segmenter: Segmenter,
-    source: Source,
-    job: Job,
-    /// Immediate Data that follows this message; its end completes the job instead.
-    behind: Option<Immediate>,
-}
-
-impl Outgoing {
-    /// Returns a message without payload.
-    fn bare(message: Message, job: Job) -> Self {
-        Self {
-            segmenter: Segmenter::new(message, 0),
-            source: Source::Nothing,
-            job,
-            behind: None,
-        }
-    }
-}
-
-/// Source of the payload of a message.
+/// Source of a payload.
 enum Source {
-    /// No payload.
+    /// None.
     Nothing,
     /// The consumer's regions: [`TxContext::slices`].
     Slices,
@@ -234,34 +176,6 @@ enum Source {
     Remote(InboundRead),
     /// A copy of the payload that starts at this offset of the message.
     Found(u32, KVVec<u8>),
-}
-
-/// What to do when a message is packed completely.
-#[derive(Clone, Copy)]
-enum Job {
-    /// Complete the request once TCP has accepted its octets.
-    Complete(Slot),
-    /// Send a Read of zero octets, whose Response completes the request: the peer answers it after
-    /// it has placed this message (RDMAP-114).
-    Confirm(Slot),
-    /// Do nothing: the peer's Response completes the request.
-    AwaitResponse(Slot),
-    /// Count a Read or atomic operation of the peer as answered.
-    Answer,
-    /// Do nothing.
-    Nothing,
-}
-
-/// Why the transmit task stops filling the batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pause {
-    /// No message can be sent now.
-    Drained,
-    /// Memory allocation failed.
-    Starved,
-    /// Many requests were done without a message, others kept changing the target of an atomic
-    /// operation, or others have their turn; the task yields.
-    Yield,
 }
 
 impl QpShared {
@@ -299,26 +213,22 @@ impl TxStream {
             limits: (0, 0),
             crc: params.crc,
             markers: (params.markers == Markers::On).then(MarkerClock::new),
-            current: None,
+            source: Source::Nothing,
             plan: Plan::empty(),
             wr: SendWr::default(),
             held: None,
-            first: match params.features.tell {
-                Some(features) => Some(FirstMessage::Features(features, params.send_rtr)),
-                None => params.send_rtr.map(FirstMessage::Rtr),
-            },
             idle_checked_at: None,
-            turn: Turn::Responses,
             closed: false,
             after: Set::NONE,
             context: TxContext {
-                extensions,
+                sender: StreamSender::new(&SenderParams {
+                    extensions,
+                    features: params.features.tell,
+                    rtr: params.send_rtr,
+                }),
                 writes,
                 reads: params.ord != 0,
                 mulpdu: 0,
-                send_msn: Msn::FIRST,
-                read_msn: Msn::FIRST,
-                atomic_msn: Msn::FIRST,
                 slices: Slices::default(),
                 cache: RegionCache::default(),
             },
@@ -424,7 +334,7 @@ impl TxStream {
                 if self.batch.has_spare() {
                     self.check_idle(qp);
                 }
-                if closes && self.current.is_none() && !qp.inbound_reads.owes() {
+                if closes && self.context.sender.current.is_none() && !qp.inbound_reads.owes() {
                     self.closed = true;
                     self.after.add(qp.apply(Event::Drained));
                 }
@@ -458,7 +368,7 @@ impl TxStream {
         stats.tx_fpdus.add(core::mem::take(&mut self.fpdus));
         qp.coalescer.sent(octets);
         // Between two batches of a message, too, the peer waits for the rest.
-        if self.batch.is_empty() && self.current.is_none() {
+        if self.batch.is_empty() && self.context.sender.current.is_none() {
             qp.packed.store(false, Relaxed);
         }
         qp.sq.accepted(self.accepted, &mut self.marks, qp.origin());
@@ -471,7 +381,7 @@ impl TxStream {
         // The MULPDU follows the EMSS, from batch to batch.
         self.update_mulpdu();
         while self.batch.len() < BATCH_LEN {
-            if self.current.is_some() {
+            if self.context.sender.current.is_some() {
                 // A Terminate may interrupt a message.
                 if !matches!(qp.phase(), QpPhase::Rts | QpPhase::Closing) {
                     return Err(Pause::Drained);
@@ -484,7 +394,7 @@ impl TxStream {
             if let Err(why) = self.cut(qp, grow) {
                 return Err(self.not_packed(qp, why));
             }
-            if self.current.is_some() {
+            if self.context.sender.current.is_some() {
                 self.cut_more(qp, grow);
             }
             // Short messages, and requests without one between them, take long to fill a batch.
@@ -493,7 +403,7 @@ impl TxStream {
             }
         }
         // If the work ends with this batch, TCP must not wait for more.
-        if self.current.is_none() {
+        if self.context.sender.current.is_none() {
             self.next_message(qp)?;
         }
         Ok(())
@@ -512,10 +422,9 @@ impl TxStream {
             }
             NotPacked::Local(_) | NotPacked::Remote(_) | NotPacked::Inconsistent => {}
         }
-        let (job, source) = match self.current.take() {
-            Some(Outgoing { job, source, .. }) => (job, source),
-            None => (Job::Nothing, Source::Nothing),
-        };
+        let current = self.context.sender.current.take();
+        let job = current.map_or(Job::Nothing, |outgoing| outgoing.job);
+        let source = core::mem::replace(&mut self.source, Source::Nothing);
         let after = match (why, job, source) {
             // RDMAP-140: sends a Terminate instead of the message.
             (NotPacked::Local(status), Job::Complete(slot) | Job::Confirm(slot), _) => {
@@ -540,7 +449,7 @@ impl TxStream {
     /// Returns whether a cheap check finds nothing to send: the usual end of a round.
     #[inline]
     fn has_nothing(&self, qp: &QpShared) -> bool {
-        self.first.is_none()
+        !self.context.sender.begins()
             && self.held.is_none()
             && !qp.inbound_reads.has_waiting()
             && qp.sq.looks_empty()
@@ -554,10 +463,10 @@ impl TxStream {
     /// Sends the Terminate after the FPDUs in the batch.
     #[cold]
     pub(crate) fn send_terminate(&mut self, qp: &QpShared) {
-        self.current = None;
+        (self.context.sender.current, self.source) = (None, Source::Nothing);
         if let Some(terminate) = qp.take_terminate() {
             let code = terminate_number(terminate.code);
-            self.current = Some(Outgoing::bare(Message::Terminate(terminate), Job::Nothing));
+            self.context.sender.begin_terminate(terminate);
             self.update_mulpdu();
             if self.cut_last(qp).is_ok() {
                 qp.device.stats.terminates_sent.inc();

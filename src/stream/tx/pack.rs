@@ -21,10 +21,14 @@ use iwarp::{
     },
     rdmap::ReadRequest,
     segment::{
-        Message,
         Plan,
         Segmenter, //
     },
+    stream::{
+        MessageEnd,
+        Outgoing,
+        StreamSender, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -61,9 +65,8 @@ use super::{
         PayloadKey,
         PayloadSource, //
     },
-    Job,
-    Outgoing,
     Source,
+    TxContext,
     TxStream,
     BATCH_LEN, //
 };
@@ -94,17 +97,27 @@ impl TxStream {
     #[inline]
     pub(super) fn cut(&mut self, qp: &QpShared, grow: Grow) -> Result<(), NotPacked> {
         let Self {
-            current: Some(current),
             plan,
             batch,
-            context,
+            source,
+            context:
+                TxContext {
+                    sender:
+                        StreamSender {
+                            current: Some(current),
+                            ..
+                        },
+                    mulpdu,
+                    slices,
+                    ..
+                },
             ..
         } = self
         else {
             return Ok(());
         };
         // A message is dropped with its last FPDU.
-        if warn_on_once!(!current.segmenter.next_into(context.mulpdu, plan)) {
+        if warn_on_once!(!current.segmenter.next_into(*mulpdu, plan)) {
             return Err(NotPacked::Inconsistent);
         }
         let mut fpdu_len = plan.fpdu_len();
@@ -119,8 +132,8 @@ impl TxStream {
         let packer = Packer {
             qp,
             plan,
-            source: &current.source,
-            slices: &context.slices,
+            source,
+            slices,
             wr: &self.wr,
             crc: self.crc,
             markers: &self.markers,
@@ -159,23 +172,16 @@ impl TxStream {
         if !plan.is_last() {
             return Ok(());
         }
-        if let Some(immediate) = current.behind {
-            let msn = context.send_msn;
-            context.send_msn = msn.next();
-            let message = Message::Immediate { immediate, msn };
-            *current = Outgoing::bare(message, current.job);
-            return Ok(());
-        }
-        match current.job {
-            Job::Complete(slot) => qp.sq.sent(&mut self.marks, slot, self.appended),
-            Job::Confirm(slot) => {
-                self.current = Some(context.read_nothing(qp, Some(slot)));
-                return Ok(());
+        match self.context.sender.end_message() {
+            MessageEnd::Complete(slot) => qp.sq.sent(&mut self.marks, slot, self.appended),
+            MessageEnd::AwaitConfirmation(slot) => qp.await_confirmation(Some(slot)),
+            MessageEnd::Answered => {
+                // Drops the region that the peer has read.
+                self.source = Source::Nothing;
+                qp.inbound_reads.answered();
             }
-            Job::Answer => qp.inbound_reads.answered(),
-            Job::AwaitResponse(_) | Job::Nothing => {}
+            MessageEnd::Nothing => {}
         }
-        self.current = None;
         Ok(())
     }
 
@@ -185,19 +191,27 @@ impl TxStream {
     #[inline(never)]
     pub(super) fn cut_more(&mut self, qp: &QpShared, grow: Grow) {
         let Self {
-            current: Some(Outgoing {
-                segmenter, source, ..
-            }),
             markers: None,
             batch,
             plan,
-            context,
+            source,
+            context:
+                TxContext {
+                    sender:
+                        StreamSender {
+                            current: Some(Outgoing { segmenter, .. }),
+                            ..
+                        },
+                    mulpdu,
+                    slices,
+                    ..
+                },
             ..
         } = self
         else {
             return;
         };
-        let mulpdu = context.mulpdu;
+        let mulpdu = *mulpdu;
         // Headers, padding and CRCs are shorter than a quarter of the payload. CAST: widens.
         let left = segmenter.remaining() as usize;
         let left = left.saturating_add(left / 4);
@@ -217,7 +231,6 @@ impl TxStream {
         };
         match source {
             Source::Slices => {
-                let slices = &context.slices;
                 let Some(inside) = slices.only_region().and_then(|region| region.try_access())
                 else {
                     return;

@@ -12,33 +12,30 @@ use iwarp::{
     actions::After,
     atomic::{
         AtomicOperation,
-        AtomicRequest,
         AtomicResponse,
         TARGET_LEN, //
     },
     ddp::UntaggedHeader,
     fault::Fault,
-    mpa::negotiate::Rtr,
     rdmap::{
-        Extensions,
-        Immediate,
         ReadRequest,
-        SendEvent,
-        SendExtra,
-        SendKind, //
+        SendEvent, //
     },
     readq::{
         Outstanding,
         ReadState, //
     },
-    segment::{
-        Message,
-        Segmenter, //
-    },
     stag::{
         Stag,
         TaggedOffset, //
     },
+    stream::{
+        Job,
+        Pause,
+        PayloadOp,
+        Side,
+        Unsupported, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -83,12 +80,7 @@ use crate::{
 
 use super::{
     paging::want_atomic,
-    FirstMessage,
-    Job,
-    Outgoing,
-    Pause,
     Source,
-    Turn,
     TxContext,
     TxStream, //
 };
@@ -113,46 +105,32 @@ enum Operated {
 impl TxStream {
     /// Makes the message that begins the stream the current one.
     #[cold]
-    fn begin_stream(&mut self, qp: &QpShared, first: FirstMessage) {
-        self.current = Some(match first {
-            FirstMessage::Features(features, rtr) => {
-                self.first = rtr.map(FirstMessage::Rtr);
-                Outgoing::bare(Message::Features(features), Job::Nothing)
-            }
-            FirstMessage::Rtr(rtr) => self.context.rtr(qp, rtr),
-        });
+    fn begin_stream(&mut self, qp: &QpShared) {
+        if self.context.sender.begin_stream().is_some() {
+            qp.await_confirmation(None);
+        }
     }
 
     /// Makes the next message the current one; the error says why none can be sent now.
     pub(super) fn next_message(&mut self, qp: &QpShared) -> Result<(), Pause> {
-        if let Some(first) = self.first.take() {
-            self.begin_stream(qp, first);
+        if self.context.sender.begins() {
+            self.begin_stream(qp);
             return Ok(());
         }
         // MPA-9: a responder sends nothing before the initiator's first FPDU.
         if !qp.lifecycle().may_send() {
             return Err(Pause::Drained);
         }
-        // A response that has to be tried again later counts even if no request does.
-        let why = |response, request| match response {
-            Pause::Yield => Pause::Yield,
-            Pause::Drained | Pause::Starved => request,
-        };
-        let found = match self.turn {
-            Turn::Responses => self.next_response(qp).or_else(|response| {
+        match self.context.sender.sides() {
+            [Side::Responses, _] => self.next_response(qp).or_else(|response| {
                 self.next_request(qp)
-                    .map_err(|request| why(response, request))
+                    .map_err(|request| response.without_request(request))
             }),
-            Turn::Requests => self.next_request(qp).or_else(|request| {
+            [Side::Requests, _] => self.next_request(qp).or_else(|request| {
                 self.next_response(qp)
-                    .map_err(|response| why(response, request))
+                    .map_err(|response| response.without_request(request))
             }),
-        };
-        self.turn = match self.turn {
-            Turn::Responses => Turn::Requests,
-            Turn::Requests => Turn::Responses,
-        };
-        found
+        }
     }
 
     #[inline]
@@ -166,21 +144,14 @@ impl TxStream {
 
     #[inline(never)]
     fn take_response(&mut self, qp: &QpShared) -> Result<(), Pause> {
-        let outgoing = match qp.inbound_reads.take() {
+        let sender = &mut self.context.sender;
+        match qp.inbound_reads.take() {
             None => return Err(Pause::Drained),
             Some(InboundRequest::Read(read)) => {
-                let message = Message::ReadResponse {
-                    stag: read.request.sink_stag,
-                    to: read.request.sink_to,
-                };
-                Outgoing {
-                    segmenter: Segmenter::new(message, read.request.len),
-                    source: Source::Remote(read),
-                    job: Job::Answer,
-                    behind: None,
-                }
+                sender.answer_read(&read.request);
+                self.source = Source::Remote(read);
             }
-            Some(InboundRequest::Answer(answer)) => self.context.atomic_response(answer),
+            Some(InboundRequest::Answer(answer)) => sender.answer_atomic(answer),
             Some(InboundRequest::Failed(fault, quoted)) => {
                 self.after.add(qp.fault(fault, quoted.as_ref()));
                 return Err(Pause::Drained);
@@ -196,7 +167,7 @@ impl TxStream {
                         .put_back(epoch, InboundRequest::Atomic(atomic));
                     return Err(Pause::Yield);
                 }
-                Ok(Operated::Done(original)) => self.context.atomic_response(AtomicResponse {
+                Ok(Operated::Done(original)) => sender.answer_atomic(AtomicResponse {
                     identifier: atomic.request.identifier,
                     original,
                 }),
@@ -205,8 +176,7 @@ impl TxStream {
                     return Err(Pause::Drained);
                 }
             },
-        };
-        self.current = Some(outgoing);
+        }
         Ok(())
     }
 
@@ -222,7 +192,7 @@ impl TxStream {
         // A process may post such requests as fast as they are carried out.
         for _ in 0..WITHOUT_MESSAGE {
             self.try_request(qp)?;
-            if self.current.is_some() {
+            if self.context.sender.current.is_some() {
                 return Ok(());
             }
         }
@@ -267,105 +237,60 @@ impl TxStream {
     #[inline]
     fn begin(&mut self, qp: &QpShared, slot: Slot) -> Result<(), WcStatus> {
         let Self {
-            current,
+            source,
             wr,
             context,
             ..
         } = self;
         // DDP-33: a message is shorter than 2^32 octets.
         let len = u32::try_from(wr.payload.len()).map_err(|_| WcStatus::LocalLength)?;
-        let solicited = if wr.solicited {
-            SendEvent::Solicit
-        } else {
-            SendEvent::Silent
-        };
-        let (message, behind) = match &wr.op {
-            SendOp::Send(SendExtra::Immediate(value))
-                if context.extensions != Extensions::SendImmediate =>
-            {
-                // Without payload it is an Immediate Data message of RFC 7306; with payload no such
-                // message exists.
-                if len != 0 {
-                    return Err(WcStatus::LocalQpOperation);
-                }
-                let msn = context.send_msn;
-                context.send_msn = msn.next();
-                let immediate = immediate_data(*value, solicited);
-                let message = Message::Immediate { immediate, msn };
-                *current = Some(Outgoing::bare(message, Job::Complete(slot)));
-                return Ok(());
-            }
-            SendOp::Send(extra) => {
-                let kind = SendKind {
-                    solicited,
-                    extra: *extra,
-                };
-                (
-                    Message::Send {
-                        kind,
-                        msn: context.send_msn,
-                    },
-                    None,
-                )
-            }
+        let op = match &wr.op {
+            SendOp::Send(extra) => PayloadOp::Send(*extra),
             SendOp::Write {
                 stag,
                 to,
                 immediate,
-            } => {
-                let message = Message::Write {
-                    stag: *stag,
-                    to: TaggedOffset::new(*to),
-                };
-                let behind = immediate.map(|value| immediate_data(value, solicited));
-                (message, behind)
-            }
+            } => PayloadOp::Write {
+                stag: *stag,
+                to: TaggedOffset::new(*to),
+                immediate: *immediate,
+            },
             SendOp::Read { .. }
             | SendOp::Atomic { .. }
             | SendOp::RegMr { .. }
             | SendOp::Bind(_)
             | SendOp::LocalInv { .. } => return self.begin_other(qp, slot, len),
         };
-        let source = if wr.payload.inline().is_some() {
-            Source::Inline
+        let solicited = if wr.solicited {
+            SendEvent::Solicit
         } else {
-            let (slices, cache) = (&mut context.slices, &mut context.cache);
-            // The list of a message of one FPDU is checked when it is packed, before any octet is
-            // sent.
-            if len as usize + UntaggedHeader::LEN <= usize::from(context.mulpdu) {
-                slices.find(&wr.payload, &qp.regions, cache)?;
-            } else {
-                let usage = LocalUse::Source;
-                slices.resolve(&wr.payload, &qp.regions, qp.pd(), usage, cache)?;
-            }
-            Source::Slices
+            SendEvent::Silent
         };
-        if matches!(message, Message::Send { .. }) {
-            context.send_msn = context.send_msn.next();
-        }
         let job = if qp.is_confirmed(wr, context.writes) {
             Job::Confirm(slot)
         } else {
             Job::Complete(slot)
         };
-        *current = Some(Outgoing {
-            segmenter: Segmenter::new(message, len),
-            source,
-            job,
-            behind,
-        });
-        Ok(())
+        context
+            .sender
+            .begin_payload(op, len, solicited, job)
+            .map_err(|Unsupported| WcStatus::LocalQpOperation)?;
+        if wr.payload.inline().is_some() {
+            *source = Source::Inline;
+            return Ok(());
+        }
+        *source = Source::Slices;
+        let found = context.find_slices(qp, &wr.payload, len);
+        if found.is_err() {
+            context.sender.current = None;
+        }
+        found
     }
 
     /// As [`TxStream::begin`], for requests that send no payload; `len` octets are transferred.
     #[inline(never)]
     fn begin_other(&mut self, qp: &QpShared, slot: Slot, len: u32) -> Result<(), WcStatus> {
-        let Self {
-            current,
-            wr,
-            context,
-            ..
-        } = self;
+        let Self { wr, context, .. } = self;
         match &wr.op {
             // `begin` has made messages of these.
             SendOp::Send(_) | SendOp::Write { .. } => {
@@ -378,15 +303,13 @@ impl TxStream {
                 invalidate_local,
             } => {
                 let request = ReadRequest {
-                    sink_stag: Stag::ZERO,
-                    sink_to: TaggedOffset::new(0),
                     len,
                     source_stag: *stag,
                     source_to: TaggedOffset::new(*to),
+                    ..ReadRequest::NOTHING
                 };
                 let invalidate = *invalidate_local;
-                *current = Some(context.begin_read(qp, &wr.payload, slot, request, invalidate)?);
-                Ok(())
+                context.begin_read(qp, &wr.payload, slot, request, invalidate)
             }
             SendOp::Atomic {
                 stag,
@@ -395,8 +318,7 @@ impl TxStream {
                 ..
             } => {
                 let target = (*stag, TaggedOffset::new(*to));
-                *current = Some(context.begin_atomic(qp, &wr.payload, slot, target, *operation)?);
-                Ok(())
+                context.begin_atomic(qp, &wr.payload, slot, target, *operation)
             }
             SendOp::RegMr {
                 region,
@@ -489,7 +411,28 @@ impl QpShared {
     }
 }
 
+impl QpShared {
+    /// Waits for the answer to a Read of zero octets. It completes `slot`, or nothing if no
+    /// consumer posted it.
+    pub(super) fn await_confirmation(&self, slot: Option<Slot>) {
+        let state = Outstanding::Read(ReadState::new(&ReadRequest::NOTHING));
+        self.sq.read_sent(slot, state, None, None);
+    }
+}
+
 impl TxContext {
+    /// Finds the regions of a payload of `len` octets. The list of a message of one FPDU is checked
+    /// when it is packed, before any octet is sent.
+    #[inline(always)]
+    fn find_slices(&mut self, qp: &QpShared, payload: &Payload, len: u32) -> Result<(), WcStatus> {
+        let (slices, cache) = (&mut self.slices, &mut self.cache);
+        if len as usize + UntaggedHeader::LEN <= usize::from(self.mulpdu) {
+            slices.find(payload, &qp.regions, cache)
+        } else {
+            slices.resolve(payload, &qp.regions, qp.pd(), LocalUse::Source, cache)
+        }
+    }
+
     /// Starts a Read; fills the sink into `request`.
     fn begin_read(
         &mut self,
@@ -498,7 +441,7 @@ impl TxContext {
         slot: Slot,
         mut request: ReadRequest,
         invalidate_local: bool,
-    ) -> Result<Outgoing, WcStatus> {
+    ) -> Result<(), WcStatus> {
         // RDMAP-78: a Response writes one tagged buffer.
         let sink = self.sink(qp, payload)?;
         if let Some(sink) = &sink {
@@ -509,10 +452,10 @@ impl TxContext {
         let invalidate = sges
             .filter(|_| invalidate_local)
             .map(|sge| Stag::new(sge.lkey));
-        // The Response may arrive as soon as the Request is sent, so record the Read before that.
         let state = Outstanding::Read(ReadState::new(&request));
         qp.sq.read_sent(Some(slot), state, sink, invalidate);
-        Ok(self.read_request(request, Job::AwaitResponse(slot)))
+        self.sender.begin_read(request, Job::AwaitResponse(slot));
+        Ok(())
     }
 
     /// Starts an atomic operation on the peer's buffer `target`.
@@ -521,28 +464,17 @@ impl TxContext {
         qp: &QpShared,
         payload: &Payload,
         slot: Slot,
-        (stag, to): (Stag, TaggedOffset),
+        target: (Stag, TaggedOffset),
         operation: AtomicOperation,
-    ) -> Result<Outgoing, WcStatus> {
+    ) -> Result<(), WcStatus> {
         if payload.len() < u64::from(TARGET_LEN) {
             return Err(WcStatus::LocalLength);
         }
         let sink = self.sink(qp, payload)?;
-        let msn = self.read_msn;
-        self.read_msn = msn.next();
-        let request = AtomicRequest {
-            // EXT-34: any value; this one is unique among outstanding requests.
-            identifier: msn.raw(),
-            stag,
-            to,
-            operation,
-        };
-        let state = Outstanding::Atomic {
-            identifier: request.identifier,
-        };
-        qp.sq.read_sent(Some(slot), state, sink, None);
-        let message = Message::AtomicRequest { request, msn };
-        Ok(Outgoing::bare(message, Job::AwaitResponse(slot)))
+        let identifier = self.sender.begin_atomic(target, operation, slot);
+        qp.sq
+            .read_sent(Some(slot), Outstanding::Atomic { identifier }, sink, None);
+        Ok(())
     }
 
     /// Resolves the list, of at most one element, in which a Response is placed.
@@ -561,63 +493,5 @@ impl TxContext {
         let (slices, cache) = (&mut self.slices, &mut self.cache);
         slices.resolve(payload, &qp.regions, qp.pd(), LocalUse::Sink, cache)?;
         Ok(slices.take_first())
-    }
-
-    /// Creates the ready-to-receive message (MPA-40); the peer's consumer never sees it (MPA-42).
-    #[cold]
-    fn rtr(&mut self, qp: &QpShared, rtr: Rtr) -> Outgoing {
-        let message = match rtr {
-            Rtr::Write => Message::Write {
-                stag: Stag::ZERO,
-                to: TaggedOffset::new(0),
-            },
-            Rtr::Read => return self.read_nothing(qp, None),
-            Rtr::Send => {
-                let msn = self.send_msn;
-                self.send_msn = msn.next();
-                Message::Send {
-                    kind: SendKind::default(),
-                    msn,
-                }
-            }
-        };
-        Outgoing::bare(message, Job::Nothing)
-    }
-
-    /// Starts a Read of zero octets, for which no keys are needed. Its Response completes `slot`.
-    #[inline(never)]
-    pub(super) fn read_nothing(&mut self, qp: &QpShared, slot: Option<Slot>) -> Outgoing {
-        let request = ReadRequest {
-            sink_stag: Stag::ZERO,
-            sink_to: TaggedOffset::new(0),
-            len: 0,
-            source_stag: Stag::ZERO,
-            source_to: TaggedOffset::new(0),
-        };
-        let state = Outstanding::Read(ReadState::new(&request));
-        qp.sq.read_sent(slot, state, None, None);
-        self.read_request(request, slot.map_or(Job::Nothing, Job::AwaitResponse))
-    }
-
-    fn atomic_response(&mut self, response: AtomicResponse) -> Outgoing {
-        let msn = self.atomic_msn;
-        self.atomic_msn = msn.next();
-        Outgoing::bare(Message::AtomicResponse { response, msn }, Job::Answer)
-    }
-
-    fn read_request(&mut self, request: ReadRequest, job: Job) -> Outgoing {
-        let msn = self.read_msn;
-        self.read_msn = msn.next();
-        Outgoing::bare(Message::ReadRequest { request, msn }, job)
-    }
-}
-
-/// Returns Immediate Data with the four octets of the verbs in front, as deployed devices have
-/// them.
-fn immediate_data(value: [u8; 4], solicited: SendEvent) -> Immediate {
-    let [a, b, c, d] = value;
-    Immediate {
-        data: [a, b, c, d, 0, 0, 0, 0],
-        solicited,
     }
 }

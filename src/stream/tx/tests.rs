@@ -52,10 +52,19 @@ mod tx {
     };
     use iwarp::{
         atomic::AtomicResponse,
-        mpa::negotiate::FeatureRules,
+        ddp::Msn,
+        features::Features,
+        mpa::negotiate::{
+            FeatureRules,
+            Rtr, //
+        },
         rdmap::{
             ReadRequest,
             SendExtra, //
+        },
+        segment::{
+            Message,
+            Segmenter, //
         },
         stag::{
             Stag,
@@ -462,8 +471,12 @@ mod tx {
         rig.conn()?.connection.socket().make_room(2 * LEN);
         let _ = rig.qp.shared.tx.run(|tx| {
             if let Some(stream) = rig.qp.shared.take_new_tx(tx) {
-                let (context, last) = (&mut stream.context, Msn::new(u32::MAX));
-                (context.send_msn, context.read_msn, context.atomic_msn) = (last, last, last);
+                let params = SenderParams {
+                    extensions: Extensions::Rfc7306,
+                    features: None,
+                    rtr: None,
+                };
+                stream.context.sender = StreamSender::with_number(&params, Msn::new(u32::MAX));
             }
             Next::Yield
         });
@@ -702,7 +715,7 @@ mod tx {
         assert_eq!(rig.batches(), 0);
         let _ = rig.qp.shared.tx.run(|tx| {
             if let Some(stream) = &mut tx.stream {
-                assert!(!stream.batch.is_empty() && stream.current.is_none());
+                assert!(!stream.batch.is_empty() && stream.context.sender.current.is_none());
                 stream.context.mulpdu = SHORT / 2;
             }
             Next::Yield

@@ -20,8 +20,13 @@ mod schedule {
     };
     use iwarp::{
         actions::After,
-        ddp::Msn,
-        lifecycle::Event, //
+        atomic::AtomicRequest,
+        lifecycle::Event,
+        rdmap::Extensions,
+        stream::{
+            SenderParams,
+            StreamSender, //
+        }, //
     };
     use kernel::sync::Arc;
     use kernel_ext::{
@@ -118,13 +123,14 @@ mod schedule {
 
     fn context() -> TxContext {
         TxContext {
-            extensions: Extensions::Rfc7306,
+            sender: StreamSender::new(&SenderParams {
+                extensions: Extensions::Rfc7306,
+                features: None,
+                rtr: None,
+            }),
             writes: WriteCompletion::Accepted,
             reads: true,
             mulpdu: 1000,
-            send_msn: Msn::FIRST,
-            read_msn: Msn::FIRST,
-            atomic_msn: Msn::FIRST,
             slices: Slices::default(),
             cache: RegionCache::default(),
         }
@@ -224,7 +230,7 @@ mod schedule {
                 ..request(SendOp::default(), false)
             };
             assert!(!qp.shared.must_wait(&send, placed));
-            context().read_nothing(&qp.shared, None);
+            qp.shared.await_confirmation(None);
         }
         Ok(())
     }
@@ -232,11 +238,8 @@ mod schedule {
     #[test]
     fn a_read_of_nothing_completes_the_write_before_it() -> Result {
         let rig = ScheduleRig::new(AccessFlags::empty())?;
-        let (mut context, slot) = (context(), rig.slot()?);
-        let msn = context.read_msn;
-        let read = context.read_nothing(&rig.qp.shared, Some(slot));
-        assert!(matches!(read.job, Job::AwaitResponse(_)) && read.behind.is_none());
-        assert_eq!(context.read_msn, msn.next());
+        let slot = rig.slot()?;
+        rig.qp.shared.await_confirmation(Some(slot));
         assert!(
             rig.qp.shared.sq.oldest_posted_read() == Some((slot, None))
                 && rig.qp.shared.sq.read_done()
@@ -282,19 +285,16 @@ mod schedule {
         let mut context = context();
         for invalidate in [false, true] {
             let (slot, list) = (rig.slot()?, rig.list(1, 8));
-            let msn = context.read_msn;
             let begun = context.begin_read(&rig.qp.shared, &list, slot, REQUEST, invalidate);
-            assert!(begun.is_ok_and(|outgoing| outgoing.behind.is_none()));
-            assert_eq!(context.read_msn, msn.next());
+            assert!(begun.is_ok() && context.sender.current.take().is_some());
             let key = invalidate.then_some(Stag::new(rig.key));
             assert!(rig.qp.shared.sq.oldest_posted_read() == Some((slot, key)));
             assert!(rig.qp.shared.sq.read_done());
         }
-        // A Read that fails uses no MSN.
-        let (slot, msn) = (rig.slot()?, context.read_msn);
+        let slot = rig.slot()?;
         let begun = context.begin_read(&rig.qp.shared, &rig.list(2, 8), slot, REQUEST, false);
         assert_eq!(begun.err(), Some(WcStatus::LocalLength));
-        assert!(rig.qp.shared.sq.no_reads() && context.read_msn == msn);
+        assert!(rig.qp.shared.sq.no_reads() && context.sender.current.is_none());
         Ok(())
     }
 
