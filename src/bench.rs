@@ -132,7 +132,7 @@ impl Bench {
                 device_ref: Ref::single()?,
             },
             HeldPorts::new()?,
-            |_| (),
+            None,
         )?;
         let device = rdma.device.clone();
         let pd = Pd::new(rdma.regions.clone(), None)?;

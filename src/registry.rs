@@ -75,7 +75,10 @@ use crate::{
         Guid,
         Parts, //
     },
-    verbs::device::RdmaDevice,
+    verbs::device::{
+        RdmaDevice,
+        DEVICE_GONE, //
+    },
     Riwarp, //
 };
 
@@ -106,6 +109,23 @@ pub(crate) struct Registry {
     // ORDERING: Relaxed: only makes the numbers differ.
     made: Atomic<u64>,
     log_limit: Arc<RateLimit>,
+    #[pin]
+    gone: Work<Registry, DEVICE_GONE>,
+}
+
+impl_has_work! {
+    impl HasWork<Self, DEVICE_GONE> for Registry { self.gone }
+}
+
+impl WorkItem<DEVICE_GONE> for Registry {
+    type Pointer = Arc<Self>;
+
+    /// Handles the end of the unregistration of devices, whatever caused it.
+    fn run(this: Arc<Self>) {
+        let entries = this.entries.lock();
+        let gone = entries.iter().filter(|entry| entry.device.is_gone());
+        gone.for_each(DeviceEntry::end_later);
+    }
 }
 
 /// A device in the registry.
@@ -159,6 +179,7 @@ impl Registry {
                 refs: Refs::new()?,
                 log_limit: log_limit()?,
                 made: Atomic::new(0),
+                gone <- new_work!("Registry::gone"),
             }? Error),
             GFP_KERNEL,
         )
@@ -210,7 +231,7 @@ impl Registry {
                 log_limit: self.log_limit.clone(),
                 device_ref: Ref::new(&self.refs),
             };
-            let device = RdmaDevice::new(parts, self.ports.clone(), device_gone)?;
+            let device = RdmaDevice::new(parts, self.ports.clone(), Some(self.clone()))?;
             let entry = DeviceEntry::new(self.clone(), device.clone())?;
             self.enter(entry.clone())?;
             made = Some(entry);
@@ -380,14 +401,6 @@ impl Registry {
         self.refs.wait_empty();
         self.queues.flush();
     }
-
-    /// Handles the end of a device's unregistration, whatever caused it.
-    fn device_gone(&self, device: &RdmaDevice) {
-        if let Some(entry) = self.find(|entry| core::ptr::eq(&*entry.device, device)) {
-            entry.doom();
-            entry.end_later();
-        }
-    }
 }
 
 impl DeviceEntry {
@@ -419,7 +432,7 @@ impl DeviceEntry {
         // ORDERING: for `settle`, the lock of `state` orders this: `end` takes it after the mark is
         // set, so if it found `State::Making`, `settle`, which takes it next, sees the mark. For
         // others the old value is right, too.
-        self.doomed.load(Relaxed)
+        self.doomed.load(Relaxed) || self.device.is_gone()
     }
 
     /// Marks the device as doomed. Context: any.
@@ -474,13 +487,6 @@ impl DeviceEntry {
         drop(registration);
         self.registry.leave(self);
         self.over.complete_all();
-    }
-}
-
-/// As [`Registry::device_gone`], for the device to call.
-fn device_gone(device: &RdmaDevice) {
-    if let Some(registry) = REGISTRY.get() {
-        registry.device_gone(device);
     }
 }
 

@@ -6,7 +6,13 @@ use core::ops::Deref;
 
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    }, //
 };
 use kernel_ext::{
     net::{
@@ -34,7 +40,8 @@ use kernel_ext::{
             PortImmutable,
             PortState, //
         }, //
-    }, //
+    },
+    workqueue::Enqueue, //
 };
 
 use crate::{
@@ -83,9 +90,16 @@ pub(crate) struct RdmaDevice {
     pub(crate) cm: Arc<Cm>,
     /// The queue pairs of kernel consumers that wait for a receive.
     pub(crate) waits: Arc<ReceiveWaits>,
-    /// Called once, at the end of the unregistration.
-    gone: fn(&Self),
+    /// It was unregistered.
+    // ORDERING: Relaxed: queueing the work item orders it before a run that looks for it; for others
+    // the old value is right, too.
+    gone: Atomic<bool>,
+    /// The object that has the work item for then.
+    registry: Option<Arc<dyn Enqueue<DEVICE_GONE>>>,
 }
+
+/// The work item that looks for devices that were unregistered.
+pub(crate) const DEVICE_GONE: u64 = 1;
 
 impl Deref for RdmaDevice {
     type Target = Device;
@@ -96,12 +110,17 @@ impl Deref for RdmaDevice {
 }
 
 impl RdmaDevice {
-    /// Makes a device without registering it. `gone` is called when it was unregistered.
+    /// Makes a device without registering it. The work item of `registry` is queued when it was
+    /// unregistered.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn new(parts: Parts, ports: Arc<HeldPorts>, gone: fn(&Self)) -> Result<Arc<Self>> {
+    pub(crate) fn new(
+        parts: Parts,
+        ports: Arc<HeldPorts>,
+        registry: Option<Arc<dyn Enqueue<DEVICE_GONE>>>,
+    ) -> Result<Arc<Self>> {
         let device = Device::new(parts)?;
         let qps = Qps::new(device.clone())?;
         let made = Self {
@@ -110,9 +129,15 @@ impl RdmaDevice {
             waits: ReceiveWaits::new(&device.queues, false)?,
             qps,
             device,
-            gone,
+            gone: Atomic::new(false),
+            registry,
         };
         Ok(Arc::new(made, GFP_KERNEL)?)
+    }
+
+    /// Returns whether it was unregistered, whatever caused that.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Relaxed)
     }
 
     /// Returns the list of the queue pairs that wait for a receive, for the caller of a verb.
@@ -258,7 +283,10 @@ impl DeviceOps for RdmaDevice {
         if self.is_registered() {
             pr_info!("{}: device removed\n", name);
         }
-        (self.gone)(&self);
+        self.gone.store(true, Relaxed);
+        if let Some(registry) = &self.registry {
+            registry.as_arc_borrow().enqueue_on(&self.queues.reaper);
+        }
     }
 }
 
