@@ -132,9 +132,11 @@ fn reset(cm: &Cm, qp: &Arc<Qp>) -> Result {
     qp.prepare_reset()?;
     let (after, conn) = {
         let _attrs = qp.attrs.lock();
-        let begun = qp.begin_reset()?;
+        let after = qp.begin_reset()?;
+        // A queue pair without posted requests still waits for its peer: as long as the search goes
+        // on it may be bound to another connection.
         end_search(cm, qp);
-        begun
+        (after, qp.take_conn())
     };
     qp.carry_out(after, Runner::Verb);
     detach(cm, conn);

@@ -333,9 +333,8 @@ impl Qp {
     /// # Errors
     ///
     /// As [`Qp::prepare_reset`].
-    pub(crate) fn begin_reset(&self) -> Result<(Set<After>, Option<Bound>)> {
-        let after = self.shared.request(self.reset_request())?;
-        Ok((after, self.take_conn()))
+    pub(crate) fn begin_reset(&self) -> Result<Set<After>> {
+        self.shared.request(self.reset_request())
     }
 
     /// Finishes a reset, after the connection was detached.
