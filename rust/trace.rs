@@ -240,6 +240,14 @@ events! {
         last: bool,
     }
 
+    /// A message begins to wait for its receive, or waits no longer.
+    ReceiveWait, riwarp_helper_trace_receive_wait_enabled, riwarp_helper_trace_receive_wait {
+        /// The queue pair.
+        qpn: u32,
+        /// Whether it begins.
+        begins: bool,
+    }
+
     /// This end has found a fault.
     FaultFound, riwarp_helper_trace_fault_enabled, riwarp_helper_trace_fault {
         /// The queue pair.

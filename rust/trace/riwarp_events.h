@@ -268,6 +268,22 @@ TRACE_EVENT(riwarp_fpdu_in,
 		__entry->len, __entry->last)
 );
 
+TRACE_EVENT(riwarp_receive_wait,
+	TP_PROTO(const char *dev, u32 qpn, bool begins),
+	TP_ARGS(dev, qpn, begins),
+	TP_STRUCT__entry(
+		__string(dev, dev)
+		__field(u32, qpn)
+		__field(bool, begins)
+	),
+	TP_fast_assign(
+		__assign_str(dev);
+		__entry->qpn = qpn;
+		__entry->begins = begins;
+	),
+	TP_printk("dev=%s qpn=%u begins=%d", __get_str(dev), __entry->qpn, __entry->begins)
+);
+
 TRACE_EVENT(riwarp_fault,
 	TP_PROTO(const char *dev, u32 qpn, u32 code, const char *reason),
 	TP_ARGS(dev, qpn, code, reason),

@@ -10,6 +10,7 @@ use kernel_ext::trace::{
     FaultFound,
     FpduIn,
     MessageOut,
+    ReceiveWait,
     TerminateSeen,
     Text,
     WrComplete,
@@ -114,6 +115,17 @@ impl QpShared {
                 opcode: completion.opcode.to_raw(),
                 status: completion.status.to_raw(),
                 len: completion.bytes,
+            });
+        }
+    }
+
+    /// A message begins to wait for its receive, or waits no longer.
+    pub(super) fn trace_receive_wait(&self, begins: bool) {
+        if ReceiveWait::is_enabled() {
+            ReceiveWait::record(move || ReceiveWait {
+                dev: self.device.name(),
+                qpn: self.number,
+                begins,
             });
         }
     }

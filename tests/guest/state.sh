@@ -271,6 +271,25 @@ trace_a_fault() {
 	in_order "^wr_complete dev=$DEV_B .*seq=-1 .*opcode=RECV status=WR_FLUSH_ERR" || die "$(traced)"
 }
 
+trace_a_wait() {
+	local i qp passive
+	tracing
+	join 8192 2
+	await b 'established *'
+	read -r _ passive _ <<<"$EVENT"
+	# There are four receives.
+	for i in 1 2 3 4 5; do ask a send "$C" 100 -; done
+	in_order_soon "^receive_wait dev=$DEV_B qpn=[1-9][0-9]* begins=1"
+	qp=$(traced receive_wait | sed -n "s/.* \(qpn=[0-9]*\) .*/\1/p")
+	[ "$(traced receive_wait)" = "receive_wait dev=$DEV_B $qp begins=1" ] || die "$(traced receive_wait)"
+	shows_soon qps "$DEV_B" rx_waits=receive
+	ask b recv "$passive" 1
+	in_order_soon "^receive_wait dev=$DEV_B $qp begins=1" \
+		"^wr_complete dev=$DEV_B $qp seq=-1 .*opcode=RECV status=SUCCESS len=100" \
+		"^receive_wait dev=$DEV_B $qp begins=0"
+	[ "$(traced receive_wait | wc -l)" = 2 ] || die "$(traced receive_wait)"
+}
+
 trace_a_refusal() {
 	tracing
 	serve 30 rping -s -a "$IP4_B" -p "$PORT" -C 1
@@ -340,6 +359,7 @@ try starting_up 120 starting_up
 try trace_a_connection 120 trace_a_connection
 try trace_requests 120 trace_requests
 try trace_a_fault 120 trace_a_fault
+try trace_a_wait 120 trace_a_wait
 try trace_a_refusal 120 trace_a_refusal
 try read_meanwhile 120 read_meanwhile
 finish

@@ -286,6 +286,7 @@ impl Delivery for RxDelivery<'_, '_> {
 
     fn begin_receive_wait(&mut self) {
         self.qp.device.stats.rx_receive_waits.inc();
+        self.qp.trace_receive_wait(true);
         self.qp.receives.queue().add_waiter();
     }
 
@@ -519,6 +520,7 @@ impl QpShared {
     pub(crate) fn end_receive_wait(&self) {
         self.receives.queue().remove_waiter();
         self.waiter.end();
+        self.trace_receive_wait(false);
     }
 }
 
