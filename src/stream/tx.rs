@@ -9,7 +9,8 @@
 //!
 //! * *schedule*: chooses the next message, alternating between the peer's Read Requests and the
 //!   send queue ([`StreamSender`]); resolves keys to regions; checks fence and ORD;
-//! * *segment*: [`Segmenter`](iwarp::segment::Segmenter) plans one FPDU after the other, none longer than a TCP segment;
+//! * *segment*: [`Segmenter`](iwarp::segment::Segmenter) plans one FPDU after the other, none
+//!   longer than a TCP segment;
 //! * *pack*: puts header, payload, padding and CRC of many FPDUs into one batch of private pages.
 //!   Payload is copied once and the CRC is computed over the copy, so each FPDU matches its CRC
 //!   even if the application changes its buffer meanwhile (MPA-22);

@@ -91,8 +91,8 @@ pub(crate) struct RdmaDevice {
     /// The queue pairs of kernel consumers that wait for a receive.
     pub(crate) waits: Arc<ReceiveWaits>,
     /// It was unregistered.
-    // ORDERING: Relaxed: queueing the work item orders it before a run that looks for it; for others
-    // the old value is right, too.
+    // ORDERING: Relaxed: queueing the work item orders it before a run that looks for it; for
+    // others the old value is right, too.
     gone: Atomic<bool>,
     /// The object that has the work item for then.
     registry: Option<Arc<dyn Enqueue<DEVICE_GONE>>>,

@@ -6,8 +6,8 @@
 //! * Memory changes only where a segment writes and may write.
 //! * A Send is delivered once, whole, into a posted buffer.
 //! * A fault is final, and becomes a Terminate that the peer understands.
-//! * All of this holds however the stream is cut, whichever memory is absent at first, and whichever
-//!   FPDUs inside a message are received under an open access to their memory.
+//! * All of this holds however the stream is cut, whichever memory is absent at first, and
+//!   whichever FPDUs inside a message are received under an open access to their memory.
 
 use iwarp::{
     actions::{

@@ -704,44 +704,48 @@ impl End {
             if next_bit(&mut self.host.delays.open) && self.receive_open(framing) {
                 continue;
             }
-            let header = self.host.ulpdu[..self.host.ulpdu.len().min(RECEIVE_HEADER_MAX)].to_vec();
-            let fpdu = ArrivedFpdu {
-                header: &header,
-                ulpdu_len: u16::try_from(self.host.ulpdu.len()).unwrap(),
-                framing,
-            };
-            let Self {
-                receiver,
-                host,
-                round,
-                ..
-            } = self;
-            let mut end = receiver.handle_fpdu(host, round, &fpdu);
-            end = Self::fetch(receiver, host, round, &fpdu, end);
-            if end == FpduEnd::Kept {
-                assert!(self.receiver.awaits_receive());
-                let ulpdu = std::mem::take(&mut self.host.ulpdu);
-                self.kept.push_front((ulpdu, framing));
+            if self.pass(framing, StreamReceiver::handle_fpdu) == FpduEnd::Kept {
                 return;
             }
         }
     }
 
-    /// Goes on with an FPDU that waits for its memory.
-    fn fetch(
-        receiver: &mut StreamReceiver<Option<(Stag, TaggedOffset)>>,
-        host: &mut Host,
-        round: &mut Round,
-        fpdu: &ArrivedFpdu<'_>,
-        end: FpduEnd,
+    /// Passes the ULPDU in hand to the receiver by `how`. Keeps it if it waits for its receive.
+    fn pass(
+        &mut self,
+        framing: Result<(), Fault>,
+        how: impl FnOnce(
+            &mut StreamReceiver<Option<(Stag, TaggedOffset)>>,
+            &mut Host,
+            &mut Round,
+            &ArrivedFpdu<'_>,
+        ) -> FpduEnd,
     ) -> FpduEnd {
-        if !receiver.awaits_memory() {
-            return end;
+        let Self {
+            receiver,
+            host,
+            round,
+            ..
+        } = self;
+        let header = host.ulpdu[..host.ulpdu.len().min(RECEIVE_HEADER_MAX)].to_vec();
+        let fpdu = ArrivedFpdu {
+            header: &header,
+            ulpdu_len: u16::try_from(host.ulpdu.len()).unwrap(),
+            framing,
+        };
+        let mut end = how(receiver, host, round, &fpdu);
+        if receiver.awaits_memory() {
+            assert_eq!(end, FpduEnd::Kept);
+            assert!(round.after.contains(After::FetchIn) && !receiver.is_going());
+            host.fetched = true;
+            end = receiver.resume(host, round, &fpdu);
         }
-        assert_eq!(end, FpduEnd::Kept);
-        assert!(round.after.contains(After::FetchIn) && !receiver.is_going());
-        host.fetched = true;
-        receiver.resume(host, round, fpdu)
+        if end == FpduEnd::Kept {
+            assert!(receiver.awaits_receive());
+            let ulpdu = std::mem::take(&mut host.ulpdu);
+            self.kept.push_front((ulpdu, framing));
+        }
+        end
     }
 
     /// Tries again to take a receive for the message that waits.
@@ -750,28 +754,10 @@ impl End {
             return;
         }
         let (ulpdu, framing) = self.kept.pop_front().unwrap();
-        let header = ulpdu[..ulpdu.len().min(RECEIVE_HEADER_MAX)].to_vec();
         self.host.ulpdu = ulpdu;
         self.host.fetched = false;
-        let fpdu = ArrivedFpdu {
-            header: &header,
-            ulpdu_len: u16::try_from(self.host.ulpdu.len()).unwrap(),
-            framing,
-        };
-        let Self {
-            receiver,
-            host,
-            round,
-            ..
-        } = self;
-        let mut end = receiver.retry_receive(host, round, &fpdu);
-        end = Self::fetch(receiver, host, round, &fpdu, end);
-        match end {
-            FpduEnd::Done => self.receive(),
-            FpduEnd::Kept => {
-                let ulpdu = std::mem::take(&mut self.host.ulpdu);
-                self.kept.push_front((ulpdu, framing));
-            }
+        if self.pass(framing, StreamReceiver::retry_receive) == FpduEnd::Done {
+            self.receive();
         }
     }
 

@@ -3,8 +3,8 @@
 //! A queue pair as the state machine drives it: what goes out, what completes, which events are
 //! raised, and what becomes of the connection, for each event and request.
 //!
-//! Here the actions of a transition are carried out as the driver does, by a transmit task that runs
-//! only when it is told to. The tests see none of them, only their effects.
+//! Here the actions of a transition are carried out as the driver does, by a transmit task that
+//! runs only when it is told to. The tests see none of them, only their effects.
 
 use std::collections::VecDeque;
 

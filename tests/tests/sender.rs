@@ -299,8 +299,8 @@ fn stream_begins_with_features_and_ready_to_receive() {
 fn sides_take_turns() {
     let mut sender = sender();
     for _ in 0..3 {
-        assert_eq!(sender.sides(), [Side::Responses, Side::Requests]);
-        assert_eq!(sender.sides(), [Side::Requests, Side::Responses]);
+        assert_eq!(sender.take_turn(), Side::Responses);
+        assert_eq!(sender.take_turn(), Side::Requests);
     }
 }
 

@@ -5,8 +5,8 @@
 //! The caller owns the requests and the octets. Whenever there is room for an FPDU:
 //!
 //! 1. Unless [`StreamSender::current`] has a message, it makes one: the message that begins the
-//!    stream ([`StreamSender::begin_stream`]), if there is one; else it asks both
-//!    [`StreamSender::sides`], in this order, for a request of the peer
+//!    stream ([`StreamSender::begin_stream`]), if there is one; else it asks both sides, first the
+//!    one whose turn it is ([`StreamSender::take_turn`]), for a request of the peer
 //!    ([`StreamSender::answer_read`], [`StreamSender::answer_atomic`]) or of the consumer
 //!    ([`StreamSender::begin_payload`], [`StreamSender::begin_read`],
 //!    [`StreamSender::begin_atomic`]).
@@ -121,8 +121,8 @@ pub enum Pause {
 }
 
 impl Pause {
-    /// Returns why there is neither an answer, for the reason `self`, nor a request of the consumer.
-    /// An answer that has to be tried again later counts even if no request does.
+    /// Returns why there is neither an answer, for the reason `self`, nor a request of the
+    /// consumer. An answer that has to be tried again later counts even if no request does.
     #[must_use]
     pub const fn without_request(self, request: Self) -> Self {
         match self {
@@ -252,16 +252,15 @@ impl<S: Copy> StreamSender<S> {
         None
     }
 
-    /// Returns whom to ask for the next message, first and second; the other one goes first the
-    /// next time.
+    /// Returns whom to ask first for the next message; the other one goes first the next time.
     #[inline(always)]
-    pub fn sides(&mut self) -> [Side; 2] {
-        let (first, second) = match self.turn {
-            Side::Responses => (Side::Responses, Side::Requests),
-            Side::Requests => (Side::Requests, Side::Responses),
+    pub fn take_turn(&mut self) -> Side {
+        let first = self.turn;
+        self.turn = match first {
+            Side::Responses => Side::Requests,
+            Side::Requests => Side::Responses,
         };
-        self.turn = second;
-        [first, second]
+        first
     }
 
     /// Begins to answer a Read.

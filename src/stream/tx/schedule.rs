@@ -121,12 +121,12 @@ impl TxStream {
         if !qp.lifecycle().may_send() {
             return Err(Pause::Drained);
         }
-        match self.context.sender.sides() {
-            [Side::Responses, _] => self.next_response(qp).or_else(|response| {
+        match self.context.sender.take_turn() {
+            Side::Responses => self.next_response(qp).or_else(|response| {
                 self.next_request(qp)
                     .map_err(|request| response.without_request(request))
             }),
-            [Side::Requests, _] => self.next_request(qp).or_else(|request| {
+            Side::Requests => self.next_request(qp).or_else(|request| {
                 self.next_response(qp)
                     .map_err(|response| response.without_request(request))
             }),
