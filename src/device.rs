@@ -573,7 +573,7 @@ mod tests {
     use crate::{
         bench::Bench,
         mem::{
-            mr::{
+            mr::registration::{
                 Mr,
                 Mw, //
             },

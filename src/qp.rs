@@ -31,7 +31,10 @@ use kernel::{
         Arc,
         Mutex, //
     },
-    time::hrtimer::HrTimer,
+    time::hrtimer::{
+        ArcHrTimerHandle,
+        HrTimer, //
+    },
     workqueue::{
         DelayedWork,
         Work, //
@@ -52,6 +55,10 @@ use kernel_ext::{
             WcStatus, //
         }, //
     },
+    sync::{
+        SerialTask,
+        SpinLockBh, //
+    },
     workqueue::Enqueue, //
 };
 
@@ -61,7 +68,7 @@ use crate::{
         RecvWr, //
     },
     device::Reservation,
-    mem::mr::rights_among,
+    mem::rights::rights_among,
     queue::{
         rq::{
             RecvQueue,
@@ -78,29 +85,29 @@ use crate::{
             QpShared,
             Receives, //
         },
+        rx::Rx,
+        tx::{
+            Tx,
+            TxStream, //
+        }, //
     }, //
 };
 
-mod actions;
+pub(crate) mod actions;
 mod idle;
 mod paging;
 mod peer;
-mod receive;
-mod report;
+pub(crate) mod receive;
+pub(crate) mod report;
 mod stream;
 pub(crate) mod table;
 mod tasks;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 mod timer;
-mod verbs;
+pub(crate) mod verbs;
 
-pub(crate) use actions::Runner;
-pub(crate) use receive::RxWaits;
-pub(crate) use report::phase_name;
 use table::Qps;
-use timer::TxTimer;
-pub(crate) use verbs::QpParts;
 
 /// Attributes that the verbs set and report, under the state lock.
 #[derive(Default)]
@@ -113,12 +120,26 @@ pub(crate) struct Attrs {
     own_rnr_retry: Option<RnrRetry>,
 }
 
+/// State of the transmit timer.
+enum TxTimer {
+    /// Can be armed; holds the handle of the last start.
+    Ready(Option<ArcHrTimerHandle<Qp>>),
+    /// The queue pair is being destroyed.
+    Ended,
+}
+
 /// A queue pair.
 #[pin_data]
 #[repr(C)]
 pub(crate) struct Qp {
     #[pin]
     pub(crate) shared: QpShared,
+    pub(crate) tx: SerialTask<Tx>,
+    #[pin]
+    pub(crate) rx: SpinLockBh<Rx>,
+    /// A new stream, until the transmit task takes it.
+    #[pin]
+    new_tx: SpinLockIrq<Option<KBox<TxStream>>>,
     pub(crate) caps: QpCaps,
     /// The stream's peer supports Send with Immediate.
     // ORDERING: Relaxed: stored before the transition `Attach`, a full barrier; who sees RTS sees
@@ -272,7 +293,7 @@ impl Qp {
     fn forget_stream(&self) -> Option<u64> {
         let begun = self.stop_rx();
         self.shared.inbound_reads.clear();
-        self.shared.forget_paging_out();
+        self.forget_paging_out();
         begun
     }
 

@@ -22,7 +22,7 @@ use crate::{
     cm::conn::Conn,
     device::stats::Stats,
     mem::{
-        mr::{
+        mr::registration::{
             Mr,
             Mw, //
         },

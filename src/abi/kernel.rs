@@ -30,7 +30,7 @@ use crate::{
         SendWr, //
     },
     mem::{
-        mr::Mr,
+        mr::registration::Mr,
         payload::{
             Payload,
             Sge,

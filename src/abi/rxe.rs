@@ -54,7 +54,7 @@ use crate::{
         SendWr, //
     },
     mem::{
-        mr::Bind,
+        mr::window::Bind,
         payload::{
             MAX_INLINE,
             MAX_SGE,

@@ -31,7 +31,7 @@ use kernel_ext::rdma::{
 
 use crate::mem::{
     mr::{
-        Bind,
+        window::Bind,
         Region, //
     },
     payload::Payload, //

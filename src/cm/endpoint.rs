@@ -30,9 +30,9 @@ use kernel_ext::rdma::types::{
 
 use crate::{
     qp::{
+        actions::Runner,
         Attrs,
-        Qp,
-        Runner, //
+        Qp, //
     },
     stream::connection::Bound, //
 };

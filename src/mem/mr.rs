@@ -40,7 +40,6 @@ use kernel::{
 };
 use kernel_ext::{
     mm::mem_map::Memory,
-    random,
     rdma::{
         types::{
             AccessFlags,
@@ -55,36 +54,17 @@ use kernel_ext::{
     }, //
 };
 
-use crate::mem::{
-    pd::{
-        Pd,
-        PdId, //
-    },
-    regions::Regions, //
-};
+use crate::mem::rights::to_rights;
 
 #[cfg(CONFIG_KUNIT = "y")]
 pub(crate) mod bench;
-mod registration;
+pub(crate) mod registration;
 mod reregistration;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
-mod window;
+pub(crate) mod window;
 
-use registration::{
-    named_rights,
-    to_rights, //
-};
-pub(crate) use registration::{
-    rights_among,
-    Mr,
-    MAX_FAST_REG_PAGES, //
-};
 use window::Claim;
-pub(crate) use window::{
-    Bind,
-    Mw, //
-};
 
 /// The kind of memory behind a region, which decides the operations that the region allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +77,17 @@ pub(crate) enum Kind {
     FastReg,
     /// A part of a process's region, made valid and invalid by work requests.
     Window(MwType),
+}
+
+/// The number of a protection domain, unique over the life of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PdId(u64);
+
+impl PdId {
+    /// Makes the number from a count that never repeats.
+    pub(crate) const fn new(count: u64) -> Self {
+        Self(count)
+    }
 }
 
 /// Identifies a queue pair over the life of the device, unlike its number, which a later queue pair
@@ -143,7 +134,7 @@ pub(crate) struct Region {
 
 /// The state of a region: constant while a [`RegionGuard`] exists.
 pub(crate) struct Body {
-    stag: Stag,
+    pub(super) stag: Stag,
     base: u64,
     len: u64,
     access: Access,
@@ -216,7 +207,12 @@ impl Body {
 }
 
 impl Region {
-    fn new(kind: Kind, pd: PdId, body: Body) -> Result<Arc<Self>> {
+    /// Makes a region of a domain.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(super) fn new(kind: Kind, pd: PdId, body: Body) -> Result<Arc<Self>> {
         let region = Self {
             kind,
             pd,
@@ -227,34 +223,12 @@ impl Region {
         Ok(Arc::new(region, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Makes a region and inserts it into the device's table. Without a `key` the region gets a
-    /// random one, which a peer cannot predict (RFC 5040, section 8.1.1; RDMAP-167).
-    fn insert(pd: &Pd, kind: Kind, key: Option<u8>, mut body: Body) -> Result<Arc<Self>> {
-        let [unforeseen] = random::octets();
-        let key = key.unwrap_or(unforeseen);
-        pd.regions().insert(|index| {
-            body.stag = Stag::from_parts(index, key);
-            Self::new(kind, pd.id(), body)
-        })
-    }
-
-    /// Ends the region: afterwards its STag finds no region and no guard exists.
+    /// Ends the region: afterwards no guard of it exists. Returns its body; [`None`] if it has ended
+    /// before.
     ///
     /// Context: process, sleeps.
-    fn end(&self, regions: &Regions) {
-        // Drops the body now; streams may still hold the region.
-        drop(self.take(regions));
-    }
-
-    /// Ends the region and returns its body; [`None`] if it has ended before.
-    ///
-    /// Context: process, sleeps.
-    fn take(&self, regions: &Regions) -> Option<Body> {
-        // Only the call that revokes the body frees the index: afterwards the index may belong to
-        // another region.
-        let body = self.body.revoke()?;
-        regions.remove(body.stag.index());
-        Some(body)
+    pub(super) fn revoke(&self) -> Option<Body> {
+        self.body.revoke()
     }
 
     /// Returns the current STag. Context: any.

@@ -20,19 +20,11 @@ use crate::{
         Reservation,
         Resource, //
     },
-    mem::regions::Regions, //
+    mem::{
+        mr::PdId,
+        regions::Regions, //
+    }, //
 };
-
-/// The number of a protection domain, unique over the life of the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PdId(u64);
-
-impl PdId {
-    /// Makes the number from a count that never repeats.
-    pub(crate) const fn new(count: u64) -> Self {
-        Self(count)
-    }
-}
 
 /// A protection domain.
 pub(crate) struct Pd {

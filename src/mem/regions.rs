@@ -22,16 +22,21 @@ use kernel::{
         Arc, //
     }, //
 };
-use kernel_ext::rcu_map::{
-    Order,
-    RcuMap, //
+use kernel_ext::{
+    random,
+    rcu_map::{
+        Order,
+        RcuMap, //
+    }, //
 };
 
 use crate::{
     device::Device,
-    mem::{
-        mr::Region,
-        pd::PdId, //
+    mem::mr::{
+        Body,
+        Kind,
+        PdId,
+        Region, //
     }, //
 };
 
@@ -82,25 +87,47 @@ impl Regions {
             .filter(|region| region.stag() == stag)
     }
 
-    /// Allocates an index and enters the region that `make` returns for it.
+    /// Makes a region of a domain and enters it. Without a `key` the region gets a random one, which
+    /// a peer cannot predict (RFC 5040, section 8.1.1; RDMAP-167).
     ///
     /// Context: process, sleeps.
     ///
     /// # Errors
     ///
-    /// `ENOSPC` if all indices are taken, `ENOMEM`, or what `make` returns.
-    pub(super) fn insert(
+    /// `ENOSPC` if all indices are taken, `ENOMEM`.
+    pub(super) fn enter(
         &self,
-        make: impl FnOnce(u32) -> Result<Arc<Region>>,
+        pd: PdId,
+        kind: Kind,
+        key: Option<u8>,
+        mut body: Body,
     ) -> Result<Arc<Region>> {
-        self.table.insert(make)
+        let [unforeseen] = random::octets();
+        let key = key.unwrap_or(unforeseen);
+        self.table.insert(|index| {
+            body.stag = Stag::from_parts(index, key);
+            Region::new(kind, pd, body)
+        })
     }
 
-    /// Removes a region. The table's reference is dropped later.
+    /// Ends a region: afterwards its STag finds no region and no guard of it exists.
     ///
     /// Context: process, sleeps.
-    pub(super) fn remove(&self, index: u32) {
-        self.table.remove(index);
+    pub(super) fn end(&self, region: &Region) {
+        // Drops the body now; streams may still hold the region.
+        drop(self.take(region));
+    }
+
+    /// Ends a region and returns its body; [`None`] if it has ended before.
+    ///
+    /// Context: process, sleeps.
+    pub(super) fn take(&self, region: &Region) -> Option<Body> {
+        // Only the call that revokes the body frees the index: afterwards the index may belong to
+        // another region.
+        let body = region.revoke()?;
+        // The table's reference is dropped later.
+        self.table.remove(body.stag.index());
+        Some(body)
     }
 
     /// Waits until the references to all removed regions are dropped.

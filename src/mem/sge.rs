@@ -26,6 +26,7 @@ use kernel_ext::{
 use crate::mem::{
     mr::{
         LocalUse,
+        PdId,
         Region,
         RegionGuard, //
     },
@@ -33,7 +34,6 @@ use crate::mem::{
         Payload,
         MAX_SGE, //
     },
-    pd::PdId,
     regions::Regions, //
 };
 

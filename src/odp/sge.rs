@@ -8,8 +8,10 @@ use kernel_ext::rdma::wr::WcStatus;
 
 use crate::{
     mem::{
-        mr::LocalUse,
-        pd::PdId,
+        mr::{
+            LocalUse,
+            PdId, //
+        },
         sge::{
             NotCopied,
             SgeAccess,

@@ -69,7 +69,7 @@ impl Qp {
     ) -> Result {
         let stream = RxStream::new(&self.shared, conn, params, extensions)?;
         self.owner.charge(&stream);
-        let _drop_outside_lock = self.shared.rx.lock().stream.replace(stream);
+        let _drop_outside_lock = self.rx.lock().stream.replace(stream);
         Ok(())
     }
 
@@ -79,7 +79,7 @@ impl Qp {
     /// Context: process.
     pub(super) fn stop_rx(&self) -> Option<u64> {
         let (stream, waited) = {
-            let mut rx = self.shared.rx.lock();
+            let mut rx = self.rx.lock();
             let stream = rx.stream.take()?;
             let waited = stream.awaits_receive();
             if waited {
@@ -102,7 +102,7 @@ impl Qp {
     /// or has ended.
     #[cold]
     pub(super) fn await_receive(self: &Arc<Self>) {
-        let rx = self.shared.rx.lock();
+        let rx = self.rx.lock();
         if rx
             .stream
             .as_ref()
@@ -125,7 +125,7 @@ impl Qp {
     /// Processes the octets that have arrived.
     pub(crate) fn data_ready(self: &Arc<Self>, inbound: &mut Inbound<'_>, off: BhOff<'_>) {
         let mut round = RxRound::new(&self.shared, &mut *inbound, off);
-        match &mut off.lock(&self.shared.rx).stream {
+        match &mut off.lock(&self.rx).stream {
             Some(stream) => stream.receive(&mut round),
             // Discards the data of a stream that has ended.
             None => round.inbound.consume(round.inbound.available()),
@@ -144,7 +144,7 @@ impl Qp {
     ) {
         let mut round = RxRound::new(&self.shared, &mut *inbound, off);
         {
-            let mut rx = off.lock(&self.shared.rx);
+            let mut rx = off.lock(&self.rx);
             let stream = rx.stream.as_mut();
             if let Some(stream) = stream.filter(|stream| stream.is_of(conn)) {
                 stream.receive(&mut round);
@@ -167,7 +167,7 @@ impl Qp {
         let wanted = BhOff::run(|off| {
             let mut round = RxRound::new(&self.shared, &mut *inbound, off);
             let wanted = {
-                let mut rx = off.lock(&self.shared.rx);
+                let mut rx = off.lock(&self.rx);
                 let stream = rx
                     .stream
                     .as_mut()
@@ -190,7 +190,7 @@ impl Qp {
     ///
     /// Context: process.
     pub(crate) fn is_between_messages(&self) -> bool {
-        let rx = self.shared.rx.lock();
+        let rx = self.rx.lock();
         rx.stream
             .as_ref()
             .is_none_or(|stream| stream.is_between_messages())
@@ -200,7 +200,7 @@ impl Qp {
     ///
     /// Context: process.
     pub(crate) fn rx_waits(&self) -> RxWaits {
-        match &self.shared.rx.lock().stream {
+        match &self.rx.lock().stream {
             Some(stream) if stream.is_paging_in() => RxWaits::Memory,
             Some(stream) if stream.awaits_receive() => RxWaits::Receive,
             Some(_) | None => RxWaits::Nothing,

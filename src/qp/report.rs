@@ -24,19 +24,16 @@ use kernel_ext::trace::PostSend;
 
 use crate::{
     queue::sq::Occupancy,
-    stream::{
-        owner::{
-            Negotiated,
-            ReadWait,
-            Receives, //
-        },
-        tx::paging::PagingOut, //
+    stream::owner::{
+        Negotiated,
+        ReadWait,
+        Receives, //
     }, //
 };
 
 use super::{
-    Qp,
-    RxWaits, //
+    receive::RxWaits,
+    Qp, //
 };
 
 impl Qp {
@@ -157,10 +154,7 @@ impl Qp {
             QpPhase::Error | QpPhase::Gone => return "-",
             QpPhase::Rts | QpPhase::Closing | QpPhase::Terminate => {}
         }
-        let paging_out = matches!(
-            *self.shared.paging_out.lock(),
-            PagingOut::Wanted(_) | PagingOut::Busy
-        );
+        let paging_out = self.shared.paging_out.lock().is_awaited();
         let work = sq.posted != 0 || sq.pending != sq.reads || inbound != 0;
         if paging_out {
             "memory"

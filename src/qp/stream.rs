@@ -40,18 +40,15 @@ use crate::{
         },
         ending::StreamEnd,
         owner::Negotiated,
-        tx::{
-            paging::PagingOut,
-            TxStream, //
-        }, //
+        tx::TxStream, //
     }, //
 };
 
 use super::{
     actions::Runner,
+    receive::RxWaits,
     Attrs,
-    Qp,
-    RxWaits, //
+    Qp, //
 };
 
 impl Qp {
@@ -175,16 +172,13 @@ impl Qp {
         self.shared.packed.store(false, Relaxed);
         let tx = TxStream::new(conn, params, params.extensions, writes, &self.owner)?;
         self.start_rx(conn, params, params.extensions)?;
-        let _drop_outside_lock = {
-            let mut inner = self.shared.inner.lock();
-            inner.negotiated = Some(Negotiated {
-                revision: params.revision,
-                crc: params.crc,
-                markers: params.markers,
-                extensions: params.extensions,
-            });
-            inner.tx.replace(tx)
-        };
+        self.shared.inner.lock().negotiated = Some(Negotiated {
+            revision: params.revision,
+            crc: params.crc,
+            markers: params.markers,
+            extensions: params.extensions,
+        });
+        let _drop_outside_lock = self.new_tx.lock().replace(tx);
         let send_immediate = params.extensions == Extensions::SendImmediate;
         self.send_immediate.store(send_immediate, Relaxed);
         // With a path the attributes are the consumer's.
@@ -262,11 +256,7 @@ impl Qp {
 
     /// Returns whether the stream waits for local memory to be fetched.
     pub(crate) fn waits_for_memory(&self) -> bool {
-        let paging_out = matches!(
-            *self.shared.paging_out.lock(),
-            PagingOut::Wanted(_) | PagingOut::Busy
-        );
-        paging_out || self.rx_waits() == RxWaits::Memory
+        self.shared.paging_out.lock().is_awaited() || self.rx_waits() == RxWaits::Memory
     }
 
     /// Returns whether the stream still has data to send to a peer that has closed its half: what

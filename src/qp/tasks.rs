@@ -10,6 +10,7 @@ use iwarp::lifecycle::{
     QpPhase, //
 };
 use kernel::{
+    prelude::*,
     sync::{
         atomic::Full,
         Arc, //
@@ -45,7 +46,8 @@ use crate::{
                 UserTurn,
                 Waiting, //
             },
-            Tx, //
+            Tx,
+            TxStream, //
         }, //
     }, //
 };
@@ -53,9 +55,9 @@ use crate::{
 use super::{
     actions::Runner,
     idle,
-    timer::TxTimer,
+    receive::RxWaits,
     Qp,
-    RxWaits,
+    TxTimer,
     IDLE,
     PAGING_IN,
     PAGING_OUT,
@@ -137,7 +139,7 @@ impl WorkItem<RX_USER> for Qp {
 impl Qp {
     /// Rearms the running transmit task, or else queues its work item. Context: any.
     pub(crate) fn kick(self: &Arc<Self>) {
-        if !self.shared.tx.rearm() {
+        if !self.tx.rearm() {
             self.enqueue_tx();
         }
     }
@@ -218,7 +220,7 @@ impl Qp {
     ///
     /// Context: any.
     pub(crate) fn send_posted(self: &Arc<Self>) {
-        if self.shared.tx.rearm() {
+        if self.tx.rearm() {
             return;
         }
         if cfg!(CONFIG_PREEMPT_RT) {
@@ -275,7 +277,7 @@ impl Qp {
         {
             DoorbellAction::Now => self.transmit(),
             DoorbellAction::Delay(delay) => {
-                if !self.shared.tx.rearm() {
+                if !self.tx.rearm() {
                     self.arm_tx_timer(delay);
                 }
             }
@@ -290,7 +292,7 @@ impl Qp {
     /// work item continues.
     fn rounds(self: &Arc<Self>, sender: &mut TcpSender<'_, '_>) {
         let mut left = sender.rounds();
-        let ran = self.shared.tx.run(|tx| {
+        let ran = self.tx.run(|tx| {
             let next = self.round(tx, sender);
             left = left.saturating_sub(1);
             if left == 0 {
@@ -348,7 +350,7 @@ impl Qp {
     pub(crate) fn finish_terminate(self: &Arc<Self>) {
         // The receiver reports a fault before it releases this lock, but may have completed the
         // request before that.
-        drop(self.shared.rx.lock());
+        drop(self.rx.lock());
         self.finish(|| self.shared.phase() == QpPhase::Terminate);
     }
 
@@ -359,7 +361,7 @@ impl Qp {
             if !due() {
                 return;
             }
-            let ran = self.shared.tx.try_run(|tx| {
+            let ran = self.tx.try_run(|tx| {
                 if due() {
                     self.round(tx, &mut TcpSender::Process);
                 }
@@ -380,7 +382,7 @@ impl Qp {
     /// Context: process, sleeps; the queue pair has no connection.
     pub(super) fn transmit_until_idle(self: &Arc<Self>, mut last: impl FnMut()) {
         loop {
-            let ran = self.shared.tx.try_run(|tx| {
+            let ran = self.tx.try_run(|tx| {
                 let next = self.round(tx, &mut TcpSender::Process);
                 if next == Next::Done {
                     last();
@@ -441,6 +443,15 @@ impl Qp {
         let _ = queue.enqueue::<Arc<Self>, TX_SOFTIRQ>(self.clone());
     }
 
+    /// Returns the stream of the transmit task; takes a new one first.
+    pub(crate) fn take_new_tx<'a>(&self, tx: &'a mut Tx) -> Option<&'a mut KBox<TxStream>> {
+        // The old stream is dropped before a new one can be attached.
+        if tx.stream.is_none() {
+            tx.stream = self.new_tx.lock().take();
+        }
+        tx.stream.as_mut()
+    }
+
     fn round(self: &Arc<Self>, tx: &mut Tx, sender: &mut TcpSender<'_, '_>) -> Next {
         match self.shared.phase() {
             QpPhase::Idle => {
@@ -456,7 +467,7 @@ impl Qp {
                 Next::Done
             }
             QpPhase::Rts | QpPhase::Closing => {
-                let Some(stream) = self.shared.take_new_tx(tx) else {
+                let Some(stream) = self.take_new_tx(tx) else {
                     return Next::Done;
                 };
                 let next = stream.send_round(&self.shared, sender);
@@ -469,7 +480,7 @@ impl Qp {
                 Next::Yield
             }
             QpPhase::Terminate => {
-                if let Some(stream) = self.shared.take_new_tx(tx) {
+                if let Some(stream) = self.take_new_tx(tx) {
                     stream.send_terminate(&self.shared);
                 }
                 let after = self.shared.apply(Event::TerminateSent);
@@ -478,7 +489,7 @@ impl Qp {
             }
             phase @ (QpPhase::Error | QpPhase::Gone) => {
                 // The connection outlives the transmit side of the stream.
-                self.shared.take_new_tx(tx);
+                self.take_new_tx(tx);
                 tx.stream = None;
                 if phase == QpPhase::Error {
                     return self.flush_some();

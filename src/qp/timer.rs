@@ -15,7 +15,6 @@ use kernel::{
     },
     time::{
         hrtimer::{
-            ArcHrTimerHandle,
             HrTimerCallback,
             HrTimerCallbackContext,
             HrTimerRestart,
@@ -30,16 +29,11 @@ use kernel_ext::{
     sync::Next, //
 };
 
-use super::Qp;
+use super::{
+    Qp,
+    TxTimer, //
+};
 use crate::stream::owner::Receives;
-
-/// State of the transmit timer.
-pub(super) enum TxTimer {
-    /// Can be armed; holds the handle of the last start.
-    Ready(Option<ArcHrTimerHandle<Qp>>),
-    /// The queue pair is being destroyed.
-    Ended,
-}
 
 /// Interval between flushes of what a process posts after the end of the stream, in milliseconds:
 /// at first, and at most while nothing is posted.

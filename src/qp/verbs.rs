@@ -102,12 +102,10 @@ use crate::{
 use super::{
     actions::Runner,
     table::Qps,
-    timer::{
-        TxTimer,
-        FLUSH_PERIOD, //
-    },
+    timer::FLUSH_PERIOD,
     Attrs,
-    Qp, //
+    Qp,
+    TxTimer, //
 };
 
 /// Parts of a queue pair, apart from its send queue.
@@ -160,19 +158,16 @@ impl Qp {
                         inner <- new_spinlock_irq!(QpInner {
                             conn: None,
                             terminate: None,
-                            tx: None,
                             negotiated: None,
                         }),
                         read_wait: Atomic::new(0),
                         idle_check: Atomic::new(false),
                         _sender: NextCacheLine,
                         sq <- sq,
-                        tx: SerialTask::new(Tx::default()),
                         packed: Atomic::new(false),
                         coalescer: DoorbellCoalescer::new(qps.device().abi().doorbells()),
                         tx_timer_armed: Atomic::new(false),
                         _receiver: NextCacheLine,
-                        rx <- new_spinlock_bh!(Rx::default()),
                         waiter,
                         receive_wait: Atomic::new(0),
                         rx_events: RxEvents::new(),
@@ -180,6 +175,9 @@ impl Qp {
                         inbound_reads <- InboundReads::new(),
                         paging_out <- new_spinlock_bh!(PagingOut::default()),
                     }),
+                    tx: SerialTask::new(Tx::default()),
+                    rx <- new_spinlock_bh!(Rx::default()),
+                    new_tx <- new_spinlock_irq!(None),
                     caps: parts.caps,
                     send_immediate: Atomic::new(false),
                     retry_timeout: Atomic::new(0),

@@ -40,9 +40,9 @@ use crate::{
         Abi,
         Reservation, //
     },
-    mem::pd::{
-        Pd,
-        PdId, //
+    mem::{
+        mr::PdId,
+        pd::Pd, //
     },
     queue::{
         rq::{

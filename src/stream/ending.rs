@@ -7,13 +7,25 @@
 //! Context: any, unless a function says otherwise.
 
 use iwarp::{
+    actions::{
+        After,
+        Set, //
+    },
     fault::{
         ErrorClass,
         ErrorCode,
         Fault, //
     },
+    lifecycle::{
+        Event,
+        FirstFailure,
+        Notice, //
+    },
     rdmap::Opcode,
-    terminate::Quoted, //
+    terminate::{
+        Quoted,
+        Terminate, //
+    }, //
 };
 use kernel::{
     fmt,
@@ -22,9 +34,12 @@ use kernel::{
 };
 use kernel_ext::rdma::wr::WcStatus;
 
+use crate::queue::sq::Slot;
+
 use super::{
     connection::Loss,
-    owner::QpShared, //
+    owner::QpShared,
+    trace::TerminateSender, //
 };
 
 /// Why a stream ended.
@@ -202,6 +217,40 @@ impl QpShared {
                 device.warn(fmt!("queue pair {number}, peer {peer}: stream lost: {end}"));
             }
         }
+    }
+}
+
+// The ends of a stream. The caller carries out what is returned. Context: any.
+impl QpShared {
+    /// Terminates the stream for a fault in what the peer sent or asked for, and raises the event
+    /// of its class, unless the stream has ended already.
+    #[cold]
+    pub(super) fn fault(&self, fault: Fault, quoted: Option<&Quoted>) -> Set<After> {
+        self.trace_fault(terminate_number(fault.code()), fault.text());
+        self.note_end(StreamEnd::Fault(fault), quoted);
+        self.terminate(Notice::of(fault), Terminate::for_fault(fault, quoted))
+    }
+
+    /// Completes a request that cannot be carried out with an error, and terminates the stream.
+    #[cold]
+    pub(super) fn refuse(&self, slot: Slot, status: WcStatus) -> Set<After> {
+        self.trace_fault(terminate_number(Fault::Local.code()), request_text(status));
+        self.note_end(StreamEnd::Request(status), None);
+        self.sq.finish(slot, status, self.origin());
+        self.terminate(Notice::Completion, Terminate::for_fault(Fault::Local, None))
+    }
+
+    /// Handles the peer's Terminate (RDMAP-97, -133).
+    pub(super) fn terminated_by_peer(&self, terminate: &Terminate) -> Set<After> {
+        self.device.stats.terminates_received.inc();
+        self.trace_terminate(TerminateSender::Peer, terminate_number(terminate.code));
+        self.peer_terminate
+            .store(terminate_number(terminate.code), Relaxed);
+        self.note_end(
+            StreamEnd::PeerTerminate(terminate.code),
+            terminate.quoted.as_ref(),
+        );
+        self.apply(Event::PeerTerminate(FirstFailure::of(terminate)))
     }
 }
 

@@ -3,19 +3,7 @@
 //! The queue pair, as the two halves of its stream see it.
 
 use iwarp::{
-    actions::{
-        After,
-        Set, //
-    },
-    fault::{
-        ErrorCode,
-        Fault, //
-    },
-    lifecycle::{
-        Event,
-        FirstFailure,
-        Notice, //
-    },
+    fault::Fault,
     mpa::{
         start::Revision,
         Crc,
@@ -26,10 +14,7 @@ use iwarp::{
         Access,
         Stag, //
     },
-    terminate::{
-        Quoted,
-        Terminate, //
-    }, //
+    terminate::Terminate, //
 };
 use kernel::{
     prelude::*,
@@ -49,7 +34,6 @@ use kernel_ext::{
     },
     sync::{
         NextCacheLine,
-        SerialTask,
         SpinLockBh, //
     }, //
 };
@@ -59,24 +43,19 @@ use crate::{
     device::Device,
     mem::{
         mr::{
-            Bind,
+            window::Bind,
+            PdId,
             QpSerial,
             StreamId, //
         },
-        pd::{
-            Pd,
-            PdId, //
-        },
+        pd::Pd,
         regions::Regions, //
     },
     queue::{
         cq::Cq,
         readq::InboundReads,
         rq::RecvQueue,
-        sq::{
-            SendQueue,
-            Slot, //
-        },
+        sq::SendQueue,
         srq::Srq,
         waits::ReceiveWaiter, //
     }, //
@@ -87,22 +66,13 @@ use super::{
         Bound,
         StreamConnection, //
     },
-    ending::{
-        request_text,
-        terminate_number,
-        StreamEnd, //
-    },
     lifecycle::LifecycleWord,
-    rx::Rx,
-    trace::TerminateSender,
     tx::{
         coalescer::{
             DoorbellCoalescer,
             RxEvents, //
         },
-        paging::PagingOut,
-        Tx,
-        TxStream, //
+        paging::PagingOut, //
     }, //
 };
 
@@ -128,8 +98,6 @@ pub(crate) struct QpInner {
     pub(crate) conn: Option<Bound>,
     /// The Terminate of the first fault (RDMAP-144), until the transmit task takes it.
     pub(crate) terminate: Option<Terminate>,
-    /// A new stream, until the transmit task takes it.
-    pub(crate) tx: Option<KBox<TxStream>>,
     /// What the ends of the last stream agreed on, for administrators.
     pub(crate) negotiated: Option<Negotiated>,
 }
@@ -228,7 +196,6 @@ pub(crate) struct QpShared {
     pub(crate) _sender: NextCacheLine,
     #[pin]
     pub(crate) sq: SendQueue,
-    pub(crate) tx: SerialTask<Tx>,
     /// A part of a message is packed, and TCP has not accepted all of the message; written by the
     /// transmit task.
     // ORDERING: Relaxed: set before the task frees the entry of an answered request, begins a Read
@@ -240,8 +207,6 @@ pub(crate) struct QpShared {
     pub(crate) tx_timer_armed: Atomic<bool>,
     // Written for each message that is received.
     pub(crate) _receiver: NextCacheLine,
-    #[pin]
-    pub(crate) rx: SpinLockBh<Rx>,
     /// Its place among those that wait for a receive.
     pub(crate) waiter: Arc<ReceiveWaiter>,
     /// How long a message waits for its receive, in milliseconds, or [`FOR_EVER`].
@@ -254,39 +219,6 @@ pub(crate) struct QpShared {
     /// Absent memory that the transmit task waits for.
     #[pin]
     pub(crate) paging_out: SpinLockBh<PagingOut>,
-}
-
-// The ends of a stream. The caller carries out what is returned. Context: any.
-impl QpShared {
-    /// Terminates the stream for a fault in what the peer sent or asked for, and raises the event
-    /// of its class, unless the stream has ended already.
-    #[cold]
-    pub(super) fn fault(&self, fault: Fault, quoted: Option<&Quoted>) -> Set<After> {
-        self.trace_fault(terminate_number(fault.code()), fault.text());
-        self.note_end(StreamEnd::Fault(fault), quoted);
-        self.terminate(Notice::of(fault), Terminate::for_fault(fault, quoted))
-    }
-
-    /// Completes a request that cannot be carried out with an error, and terminates the stream.
-    #[cold]
-    pub(super) fn refuse(&self, slot: Slot, status: WcStatus) -> Set<After> {
-        self.trace_fault(terminate_number(Fault::Local.code()), request_text(status));
-        self.note_end(StreamEnd::Request(status), None);
-        self.sq.finish(slot, status, self.origin());
-        self.terminate(Notice::Completion, Terminate::for_fault(Fault::Local, None))
-    }
-
-    /// Handles the peer's Terminate (RDMAP-97, -133).
-    pub(super) fn terminated_by_peer(&self, terminate: &Terminate) -> Set<After> {
-        self.device.stats.terminates_received.inc();
-        self.trace_terminate(TerminateSender::Peer, terminate_number(terminate.code));
-        self.set_peer_terminate(terminate.code);
-        self.note_end(
-            StreamEnd::PeerTerminate(terminate.code),
-            terminate.quoted.as_ref(),
-        );
-        self.apply(Event::PeerTerminate(FirstFailure::of(terminate)))
-    }
 }
 
 // Context: any, unless a function says otherwise.
@@ -327,11 +259,6 @@ impl QpShared {
         inner.conn.as_ref().map(|bound| bound.connection.clone())
     }
 
-    /// Stores the code of the peer's Terminate, for consumers and administrators.
-    fn set_peer_terminate(&self, code: ErrorCode) {
-        self.peer_terminate.store(terminate_number(code), Relaxed);
-    }
-
     /// Returns the code of the peer's Terminate, as in
     /// [`vendor_err`](crate::abi::wr::Completion::vendor_err).
     pub(crate) fn peer_terminate(&self) -> u32 {
@@ -341,15 +268,6 @@ impl QpShared {
     /// Returns whether the consumer can receive Immediate Data.
     pub(crate) fn tells_immediate_data(&self) -> bool {
         !self.user || self.device.abi().has_extensions()
-    }
-
-    /// Returns the stream of the transmit task; takes a new one first.
-    pub(crate) fn take_new_tx<'a>(&self, tx: &'a mut Tx) -> Option<&'a mut KBox<TxStream>> {
-        // The old stream is dropped before a new one can be attached.
-        if tx.stream.is_none() {
-            tx.stream = self.inner.lock().tx.take();
-        }
-        tx.stream.as_mut()
     }
 
     pub(crate) fn take_terminate(&self) -> Option<Terminate> {

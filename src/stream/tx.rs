@@ -92,7 +92,7 @@ pub(crate) mod send;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 
-use pack::NotPacked;
+use paging::NotPacked;
 use send::TcpSender;
 
 use super::{

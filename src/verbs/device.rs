@@ -66,7 +66,7 @@ use crate::{
         PORT, //
     },
     mem::{
-        mr::MAX_FAST_REG_PAGES,
+        mr::registration::MAX_FAST_REG_PAGES,
         regions::Regions, //
     },
     qp::table::Qps,

@@ -33,8 +33,8 @@ use crate::{
     abi,
     mem::{
         mr::{
-            Kind,
-            Mr, //
+            registration::Mr,
+            Kind, //
         },
         pd::Pd, //
     },

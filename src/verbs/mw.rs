@@ -16,7 +16,7 @@ use kernel_ext::rdma::{
 
 use crate::{
     mem::{
-        mr::Mw,
+        mr::registration::Mw,
         pd::Pd, //
     },
     Riwarp, //

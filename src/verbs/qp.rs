@@ -48,11 +48,11 @@ use crate::{
         Resource,
         MAX_QP_WR, //
     },
-    mem::mr::Mr,
+    mem::mr::registration::Mr,
     qp::{
-        phase_name,
-        Qp,
-        QpParts, //
+        report::phase_name,
+        verbs::QpParts,
+        Qp, //
     },
     queue::{
         rq::RecvQueue,

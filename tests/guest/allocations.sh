@@ -26,7 +26,7 @@ sweep() {
 	aim_at_module
 	# Pages of processes and of vmalloc fail, too.
 	echo N >$FAILING/fail_page_alloc/ignore-gfp-highmem
-	FETCH=$(addresses_of '^_R.*2tx6paging.*8QpShared5fetch$')
+	FETCH=$(addresses_of '^_R.*2qp6paging.*2Qp5fetch$')
 	PIN=$(addresses_of '^_R.*11PinnedPages3pin$')
 	export FETCH PIN
 	for name in ${CASE:-$(NAMES=1 "$VERBS_DIR/failnth")}; do

@@ -60,7 +60,7 @@ mod peer {
         rig.qp.attach(&rig.conn.connection, &PARAMS)?;
         rig.bench.device.queues.tx.flush();
         // Both faults are found before the transmit task runs.
-        let ran = rig.qp.shared.tx.run(|_| {
+        let ran = rig.qp.tx.run(|_| {
             for fault in [Fault::NoBuffer, Fault::Crc] {
                 let _ = rig
                     .qp

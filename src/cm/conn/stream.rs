@@ -37,8 +37,8 @@ use kernel_ext::{
 
 use crate::{
     qp::{
-        Qp,
-        RxWaits, //
+        receive::RxWaits,
+        Qp, //
     },
     stream::connection::{
         Ended,

@@ -250,7 +250,7 @@ mod masked {
     };
     use crate::{
         bench::Bench,
-        mem::mr::Mr,
+        mem::mr::registration::Mr,
         queue::cq::Cq,
         stream::connection::StreamParams,
         Riwarp, //

@@ -100,9 +100,9 @@ use crate::{
     },
     device::gid,
     qp::{
+        actions::Runner,
         Attrs,
         Qp,
-        Runner,
         POSTED, //
     },
     stream::connection::{

@@ -29,7 +29,7 @@ use kernel_ext::{
 };
 
 use super::{
-    Mr,
+    registration::Mr,
     QpSerial,
     StreamId, //
 };

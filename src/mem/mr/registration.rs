@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A consumer's handle for a region: registration, rights, deregistration.
+//! A consumer's handles for a region: registration, deregistration, and windows.
 //!
 //! Context: process, except for [`Mr::map_list`].
 
-use iwarp::stag::Access;
+use iwarp::stag::{
+    Access,
+    Stag, //
+};
 use kernel::{
     prelude::*,
     sync::{
@@ -29,7 +32,8 @@ use kernel_ext::{
         ops::MrCreated,
         types::{
             AccessFlags,
-            KernelOwned, //
+            KernelOwned,
+            MwType, //
         }, //
     }, //
 };
@@ -46,16 +50,17 @@ use crate::{
     },
     mem::{
         pd::Pd,
-        regions::Regions, //
+        regions::Regions,
+        rights::{
+            flags_of,
+            to_rights, //
+        }, //
     }, //
 };
 
 /// Most pages or pieces of a region for fast registration. The list for them is allocated with the
 /// region: at most 64 KiB, for 16 MiB of pages.
 pub(crate) const MAX_FAST_REG_PAGES: u32 = 4096;
-
-/// Flags that a device may ignore (`IB_ACCESS_OPTIONAL`): relaxed ordering and its future kin.
-const OPTIONAL: AccessFlags = AccessFlags::from_bits(0x3ff0_0000);
 
 /// A consumer's memory region.
 pub(crate) struct Mr {
@@ -196,7 +201,7 @@ impl Mr {
     /// `EBUSY` if a window is bound to it; then nothing has changed.
     pub(crate) fn deregister(&self) -> Result {
         self.region.refuse_windows()?;
-        self.region.end(&self.regions);
+        self.regions.end(&self.region);
         Ok(())
     }
 
@@ -209,10 +214,7 @@ impl Mr {
         MrState {
             kind: self.region.kind,
             valid,
-            access: RIGHTS
-                .iter()
-                .filter(|(_, right)| rights.contains(*right))
-                .fold(AccessFlags::empty(), |all, (flag, _)| all | *flag),
+            access: flags_of(rights),
             windows: self.region.windows(),
         }
     }
@@ -225,7 +227,7 @@ impl Mr {
         access: AccessFlags,
     ) -> Result<Arc<Self>> {
         let reservation = pd.device().reserve(Resource::Mr)?;
-        let region = Region::insert(&pd, kind, key, body)?;
+        let region = pd.regions().enter(pd.id(), kind, key, body)?;
         // From here on dropping the value undoes everything.
         let mr = Self {
             region,
@@ -249,7 +251,48 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        self.region.end(&self.regions);
+        self.regions.end(&self.region);
+    }
+}
+
+/// A consumer's memory window.
+pub(crate) struct Mw {
+    region: Arc<Region>,
+    regions: Arc<Regions>,
+    _reservation: Reservation,
+}
+
+impl Mw {
+    /// Makes a window that is not bound.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if the device has its maximum number of windows, or memory is short.
+    pub(crate) fn new(pd: &Pd, kind: MwType) -> Result<Arc<Self>> {
+        let reservation = pd.device().reserve(Resource::Mw)?;
+        let body = Body {
+            valid: false,
+            ..Body::new(0, 0, Access::NONE, Memory::nothing())
+        };
+        let mw = Self {
+            region: pd
+                .regions()
+                .enter(pd.id(), Kind::Window(kind), None, body)?,
+            regions: pd.regions().clone(),
+            _reservation: reservation,
+        };
+        Ok(Arc::new(mw, GFP_KERNEL_ACCOUNT)?)
+    }
+
+    /// Returns the current STag.
+    pub(crate) fn stag(&self) -> Stag {
+        self.region.stag()
+    }
+}
+
+impl Drop for Mw {
+    fn drop(&mut self) {
+        self.regions.end(&self.region);
     }
 }
 
@@ -281,76 +324,5 @@ pub(super) fn memory_of(pd: &Pd, request: &RegUserMr<'_>) -> Result<Memory> {
         Ok(Divisible::try_new()?.fill(memory))
     } else {
         Ok(memory)
-    }
-}
-
-/// Converts the verbs' flags to the rights of a region.
-///
-/// # Errors
-///
-/// * As [`named_rights`].
-/// * `EINVAL` for a peer's right to write without the local one.
-pub(super) fn to_rights(flags: AccessFlags) -> Result<Access> {
-    let rest = flags
-        .without(OPTIONAL)
-        .without(AccessFlags::HUGETLB)
-        .without(AccessFlags::MW_BIND)
-        .without(AccessFlags::ON_DEMAND);
-    let rights = named_rights(rest)?;
-    let remote_write = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
-    if flags.intersects(remote_write) && !flags.contains(AccessFlags::LOCAL_WRITE) {
-        return Err(EINVAL);
-    }
-    Ok(rights)
-}
-
-/// Converts the verbs' flags to the rights they name.
-///
-/// # Errors
-///
-/// `EOPNOTSUPP` for features the device does not offer: zero-based addresses, flushes.
-pub(super) fn named_rights(flags: AccessFlags) -> Result<Access> {
-    let rest = RIGHTS
-        .iter()
-        .fold(flags, |rest, (flag, _)| rest.without(*flag));
-    if rest.is_empty() {
-        Ok(rights_among(flags))
-    } else {
-        Err(EOPNOTSUPP)
-    }
-}
-
-/// Returns the rights among the verbs' flags and ignores other flags.
-pub(crate) fn rights_among(flags: AccessFlags) -> Access {
-    RIGHTS
-        .iter()
-        .filter(|(flag, _)| flags.contains(*flag))
-        .fold(Access::NONE, |rights, (_, right)| rights.union(*right))
-}
-
-const RIGHTS: [(AccessFlags, Access); 4] = [
-    (AccessFlags::LOCAL_WRITE, Access::LOCAL_WRITE),
-    (AccessFlags::REMOTE_WRITE, Access::REMOTE_WRITE),
-    (AccessFlags::REMOTE_READ, Access::REMOTE_READ),
-    (AccessFlags::REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
-];
-
-#[kernel::prelude::kunit_tests(riwarp_registration)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rights_are_those_of_the_verbs() {
-        let both = AccessFlags::REMOTE_READ | AccessFlags::LOCAL_WRITE;
-        let expected = Access::REMOTE_READ.union(Access::LOCAL_WRITE);
-        assert_eq!(to_rights(both), Ok(expected));
-        assert_eq!(to_rights(AccessFlags::from_bits(0)), Ok(Access::NONE));
-        assert_eq!(to_rights(AccessFlags::RELAXED_ORDERING), Ok(Access::NONE));
-        // A peer may not write where the consumer may not.
-        assert_eq!(to_rights(AccessFlags::REMOTE_WRITE), Err(EINVAL));
-        assert_eq!(to_rights(AccessFlags::REMOTE_ATOMIC), Err(EINVAL));
-        assert_eq!(to_rights(AccessFlags::MW_BIND), Ok(Access::NONE));
-        assert_eq!(to_rights(AccessFlags::ON_DEMAND), Ok(Access::NONE));
-        assert_eq!(to_rights(AccessFlags::ZERO_BASED), Err(EOPNOTSUPP));
     }
 }

@@ -29,13 +29,17 @@ use kernel_ext::{
 };
 
 use super::{
-    registration::memory_of,
-    to_rights,
+    registration::{
+        memory_of,
+        Mr, //
+    },
     Body,
-    Kind,
-    Mr, //
+    Kind, //
 };
-use crate::mem::pd::Pd;
+use crate::mem::{
+    pd::Pd,
+    rights::to_rights, //
+};
 
 impl Mr {
     /// Makes the region that replaces this one, and ends this one. During the call both count
@@ -100,7 +104,7 @@ impl Mr {
         };
         let new = Self::insert(pd, Kind::User, None, empty, flags)?;
         self.region.refuse_windows()?;
-        let mut old = self.region.take(&self.regions).ok_or(EINVAL)?;
+        let mut old = self.regions.take(&self.region).ok_or(EINVAL)?;
         // No step fails from here on.
         match room {
             Some(room) => old.memory = room.fill(old.memory),

@@ -41,22 +41,12 @@ use kernel_ext::{
 };
 
 use super::{
-    named_rights,
     Body,
     Kind,
     Region,
     StreamId, //
 };
-use crate::{
-    device::{
-        Reservation,
-        Resource, //
-    },
-    mem::{
-        pd::Pd,
-        regions::Regions, //
-    }, //
-};
+use crate::mem::rights::named_rights;
 
 /// No window may be bound any more, because the region is being deregistered.
 const CLOSED: u32 = 1 << 31;
@@ -211,44 +201,5 @@ impl Region {
         } else {
             Err(REFUSED)
         }
-    }
-}
-
-/// A consumer's memory window.
-pub(crate) struct Mw {
-    region: Arc<Region>,
-    regions: Arc<Regions>,
-    _reservation: Reservation,
-}
-
-impl Mw {
-    /// Makes a window that is not bound.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM` if the device has its maximum number of windows, or memory is short.
-    pub(crate) fn new(pd: &Pd, kind: MwType) -> Result<Arc<Self>> {
-        let reservation = pd.device().reserve(Resource::Mw)?;
-        let body = Body {
-            valid: false,
-            ..Body::new(0, 0, Access::NONE, Memory::nothing())
-        };
-        let mw = Self {
-            region: Region::insert(pd, Kind::Window(kind), None, body)?,
-            regions: pd.regions().clone(),
-            _reservation: reservation,
-        };
-        Ok(Arc::new(mw, GFP_KERNEL_ACCOUNT)?)
-    }
-
-    /// Returns the current STag.
-    pub(crate) fn stag(&self) -> Stag {
-        self.region.stag()
-    }
-}
-
-impl Drop for Mw {
-    fn drop(&mut self) {
-        self.region.end(&self.regions);
     }
 }

@@ -8,7 +8,7 @@ mod sge {
     use crate::{
         bench::Bench,
         mem::{
-            mr::Mr,
+            mr::registration::Mr,
             payload::Sge, //
         }, //
     };

@@ -22,8 +22,8 @@ mod streams {
             Conn, //
         },
         qp::{
-            Qp,
-            RxWaits, //
+            receive::RxWaits,
+            Qp, //
         },
         queue::{
             cq::Cq,
@@ -93,7 +93,7 @@ mod streams {
                 return;
             };
             if other.is_some() {
-                core::mem::swap(&mut qp.shared.rx.lock().stream, &mut *other);
+                core::mem::swap(&mut qp.rx.lock().stream, &mut *other);
             }
         }
     }
@@ -175,7 +175,7 @@ mod streams {
         /// Defers the first Send of the first connection, as if its memory were absent.
         fn put_off(&self) -> Result {
             let header = send(1);
-            let mut rx = self.qp.shared.rx.lock();
+            let mut rx = self.qp.rx.lock();
             let stream = rx.stream.as_mut().ok_or(EINVAL)?;
             let RxStream {
                 receiver,
@@ -190,7 +190,7 @@ mod streams {
 
         /// Returns whether the stream belongs to this connection and is not stopped or waiting.
         fn is_of(&self, which: usize) -> bool {
-            let rx = self.qp.shared.rx.lock();
+            let rx = self.qp.rx.lock();
             rx.stream.as_ref().is_some_and(|stream| {
                 stream.is_of(&self.connection(which)) && stream.receiver.is_going()
             })
@@ -249,7 +249,7 @@ mod streams {
 
     impl RxRig {
         fn untouched(&self) -> bool {
-            let rx = self.qp.shared.rx.lock();
+            let rx = self.qp.rx.lock();
             rx.stream
                 .as_ref()
                 .is_some_and(|stream| stream.receiver.is_untouched())
@@ -317,7 +317,7 @@ mod streams {
     fn what_is_behind_it_is_nobodys_if_the_stream_has_changed() -> Result {
         let rig = RxRig::new()?;
         rig.start(1)?;
-        let other = rig.qp.shared.rx.lock().stream.take();
+        let other = rig.qp.rx.lock().stream.take();
         *rig.change.other.lock() = other;
         rig.change.qp.populate(rig.qp.clone());
         rig.start(0)?;

@@ -41,7 +41,6 @@ use kernel_ext::{
         Mark,
         TxBatch, //
     },
-    rdma::wr::WcStatus,
     warn_on_once, //
 };
 
@@ -62,6 +61,7 @@ use crate::{
 use super::{
     paging::{
         found_or_wanted,
+        NotPacked,
         PayloadKey,
         PayloadSource, //
     },
@@ -70,27 +70,6 @@ use super::{
     TxStream,
     BATCH_LEN, //
 };
-
-/// Why the next FPDU of a message could not be packed.
-#[derive(Clone, Copy)]
-pub(crate) enum NotPacked {
-    /// The payload's pages are absent.
-    Absent,
-    /// The batch, or the request to fetch the payload, cannot be allocated.
-    Memory,
-    /// The local work request is at fault.
-    Local(WcStatus),
-    /// The stream ends for this fault of the peer's request.
-    Remote(Fault),
-    /// A contradiction in the driver's own state, of which a warning tells.
-    Inconsistent,
-}
-
-impl From<Fault> for NotPacked {
-    fn from(fault: Fault) -> Self {
-        Self::Remote(fault)
-    }
-}
 
 impl TxStream {
     /// Segments and packs the next FPDU of the current message.
@@ -332,7 +311,7 @@ impl Packer<'_> {
                 return Err(NotPacked::Inconsistent);
             }
         };
-        let octets = found_or_wanted(self.qp, place, || match remote {
+        let octets = found_or_wanted(&self.qp.paging_out, place, || match remote {
             Some((region, request)) => PayloadSource::Remote(region.clone(), *request),
             None => PayloadSource::Slices(self.slices.clone()),
         })?;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Outgoing messages whose memory is absent.
+//! What the transmit task of a queue pair waits for: memory of an outgoing message that is absent.
 //!
 //! If the payload of an FPDU or the target of the peer's atomic operation is absent, the transmit
-//! task stops before it, and a work item fetches the memory. The work item then provides a copy of
-//! the payload for exactly that FPDU, or carries out the operation and provides the answer, and
-//! runs the transmit task. So each FPDU waits once, whichever pages the process takes away.
+//! task stops before it, and a work item (`qp/paging.rs`) fetches the memory. The work item then
+//! provides a copy of the payload for exactly that FPDU, or carries out the operation and provides
+//! the answer, and runs the transmit task. So each FPDU waits once, whichever pages the process
+//! takes away.
 //!
 //! The stream may end meanwhile, and another one may begin. An operation is carried out under the
 //! lock of the state, with which the end of the stream makes it outdated: so nothing is carried out
@@ -17,19 +18,15 @@
 //! As with any payload, the copy is made between the post of the request and its completion. For
 //! the peer's Read, packing the FPDU checks again that the octets may be sent.
 //!
-//! Context: requesting: the running transmit task. Fetching: process.
+//! Context: the running transmit task, unless a function says otherwise.
 
 use iwarp::{
     actions::{
         After,
         Set, //
     },
-    atomic::{
-        AtomicResponse,
-        TARGET_LEN, //
-    },
     fault::Fault,
-    rdmap::ReadRequest,
+    rdmap::ReadRequest, //
 };
 use kernel::{
     prelude::*,
@@ -37,39 +34,43 @@ use kernel::{
 };
 use kernel_ext::{
     rdma::wr::WcStatus,
-    warn_on_once, //
+    sync::SpinLockBh, //
 };
 
 use crate::{
     mem::{
-        atomic::carry_out,
-        mr::{
-            LocalUse,
-            Region, //
-        },
-        peer::PeerAccess,
-        sge::{
-            NotCopied,
-            Slices, //
-        }, //
-    },
-    odp::mr::{
-        with_retries,
-        Fetched,
-        Wanted, //
+        mr::Region,
+        sge::Slices, //
     },
     queue::readq::{
         Epoch,
         InboundAtomic,
+        InboundReads,
         InboundRequest, //
     },
-    stream::{
-        connection::StreamConnection,
-        owner::QpShared, //
-    }, //
+    stream::connection::StreamConnection, //
 };
 
-use super::pack::NotPacked;
+/// Why the next FPDU of a message could not be packed.
+#[derive(Clone, Copy)]
+pub(crate) enum NotPacked {
+    /// The payload's pages are absent.
+    Absent,
+    /// The batch, or the request to fetch the payload, cannot be allocated.
+    Memory,
+    /// The local work request is at fault.
+    Local(WcStatus),
+    /// The stream ends for this fault of the peer's request.
+    Remote(Fault),
+    /// A contradiction in the driver's own state, of which a warning tells.
+    Inconsistent,
+}
+
+impl From<Fault> for NotPacked {
+    fn from(fault: Fault) -> Self {
+        Self::Remote(fault)
+    }
+}
 
 /// What the transmit task of a queue pair waits for.
 #[derive(Default)]
@@ -100,9 +101,9 @@ pub(crate) struct PayloadKey {
     /// Position of the FPDU in the stream.
     pub(super) position: u64,
     /// Offset of the payload in the message.
-    pub(super) offset: u32,
+    pub(crate) offset: u32,
     /// Length in octets.
-    pub(super) len: usize,
+    pub(crate) len: usize,
     /// Which binding of a window the peer reads. It only grows, and the fetch begins after it was
     /// looked up: so if it is still the same, nothing else was fetched.
     pub(super) binding: u64,
@@ -126,8 +127,8 @@ pub(crate) enum PayloadSource {
 
 /// A fetched payload, or why it could not be fetched.
 pub(crate) struct FetchedPayload {
-    place: PayloadKey,
-    octets: Result<KVVec<u8>, NotPacked>,
+    pub(crate) place: PayloadKey,
+    pub(crate) octets: Result<KVVec<u8>, NotPacked>,
 }
 
 /// Returns a fetched payload. If it is missing, the work item is to fetch it from `origin()`,
@@ -140,12 +141,12 @@ pub(crate) struct FetchedPayload {
 /// * [`NotPacked::Memory`]: the request to fetch it cannot be allocated.
 /// * [`NotPacked::Local`] or [`NotPacked::Remote`]: it cannot be fetched.
 pub(super) fn found_or_wanted(
-    qp: &QpShared,
+    state: &SpinLockBh<PagingOut>,
     place: PayloadKey,
     origin: impl FnOnce() -> PayloadSource,
 ) -> Result<KVVec<u8>, NotPacked> {
     let _drop_outside_lock;
-    let mut state = qp.paging_out.lock();
+    let mut state = state.lock();
     match core::mem::take(&mut *state) {
         PagingOut::Found(found) if found.place.covers(&place) => {
             drop(state);
@@ -163,10 +164,14 @@ pub(super) fn found_or_wanted(
 
 /// Has the work item carry out an atomic operation, now or later. The caller carries out what is
 /// returned.
-pub(super) fn want_atomic(qp: &QpShared, atomic: InboundAtomic) -> Set<After> {
-    let epoch = qp.inbound_reads.epoch();
+pub(super) fn want_atomic(
+    state: &SpinLockBh<PagingOut>,
+    requests: &InboundReads,
+    atomic: InboundAtomic,
+) -> Set<After> {
+    let epoch = requests.epoch();
     let _drop_outside_lock;
-    let mut state = qp.paging_out.lock();
+    let mut state = state.lock();
     if let PagingOut::Idle | PagingOut::Found(_) = &*state {
         let wanted = PagingOut::Wanted(Need::Atomic(atomic, epoch));
         _drop_outside_lock = core::mem::replace(&mut *state, wanted);
@@ -174,197 +179,42 @@ pub(super) fn want_atomic(qp: &QpShared, atomic: InboundAtomic) -> Set<After> {
     }
     drop(state);
     // The work item is busy, and runs the transmit task again afterwards.
-    qp.inbound_reads
-        .put_back(epoch, InboundRequest::Atomic(atomic));
+    requests.put_back(epoch, InboundRequest::Atomic(atomic));
     Set::NONE
 }
 
-/// Fetches what the transmit task waits for; returns whether the transmit task can go on.
-///
-/// Context: process; takes as long as page faults do.
-pub(crate) fn page_out(qp: &QpShared) -> bool {
-    let need = {
-        let mut state = qp.paging_out.lock();
-        match core::mem::replace(&mut *state, PagingOut::Busy) {
-            PagingOut::Wanted(need) => need,
+// Context: any.
+impl PagingOut {
+    /// Returns whether the transmit task waits for memory.
+    pub(crate) fn is_awaited(&self) -> bool {
+        matches!(self, Self::Wanted(_) | Self::Busy)
+    }
+
+    /// Begins a fetch; returns what to fetch, if anything.
+    pub(crate) fn begin_fetch(&mut self) -> Option<Need> {
+        match core::mem::replace(self, Self::Busy) {
+            Self::Wanted(need) => Some(need),
             other => {
-                *state = other;
-                return false;
+                *self = other;
+                None
             }
-        }
-    };
-    qp.device.stats.tx_page_waits.inc();
-    match need {
-        Need::Payload(place, origin) => {
-            let octets = qp.fetch(&place, &origin);
-            // Dropped outside the lock, because it may hold the last reference to its connection.
-            let mut found = PagingOut::Found(FetchedPayload { place, octets });
-            let mut state = qp.paging_out.lock();
-            if state.end_fetch() {
-                core::mem::swap(&mut *state, &mut found);
-            }
-        }
-        Need::Atomic(atomic, epoch) => {
-            // Dropped outside the lock, because unpinning memory may sleep.
-            let target = qp.fetch_target(&atomic);
-            let done = {
-                let mut state = qp.paging_out.lock();
-                state.end_fetch().then(|| match &target {
-                    Ok(fetched) => qp.operate_fetched(&atomic, fetched),
-                    Err(why) => Err(*why),
-                })
-            };
-            let identifier = atomic.request.identifier;
-            let request = match done {
-                Some(Ok(Some(original))) => InboundRequest::Answer(AtomicResponse {
-                    identifier,
-                    original,
-                }),
-                Some(Ok(None)) => InboundRequest::Atomic(atomic),
-                Some(Err(why)) => InboundRequest::Failed(why, atomic.quoted),
-                None => return true,
-            };
-            qp.inbound_reads.put_back(epoch, request);
         }
     }
-    true
-}
 
-impl PagingOut {
-    /// Ends the work item's fetch. Returns whether the stream for which it began still exists.
-    fn end_fetch(&mut self) -> bool {
+    /// Ends the fetch. Returns whether the stream for which it began still exists.
+    pub(crate) fn end_fetch(&mut self) -> bool {
         matches!(core::mem::take(self), Self::Busy)
     }
-}
 
-impl QpShared {
-    /// Drops what was fetched for a stream that has ended, and marks a running fetch as outdated.
-    ///
-    /// Context: process.
-    pub(crate) fn forget_paging_out(&self) {
-        let _drop_outside_lock = {
-            let mut state = self.paging_out.lock();
-            match &*state {
-                PagingOut::Busy | PagingOut::Outdated => {
-                    *state = PagingOut::Outdated;
-                    PagingOut::Idle
-                }
-                PagingOut::Idle | PagingOut::Wanted(_) | PagingOut::Found(_) => {
-                    core::mem::take(&mut *state)
-                }
+    /// Marks a running fetch as outdated, since its stream has ended; returns what was fetched or
+    /// wanted, to be dropped without the lock.
+    pub(crate) fn end_stream(&mut self) -> Self {
+        match self {
+            Self::Busy | Self::Outdated => {
+                *self = Self::Outdated;
+                Self::Idle
             }
-        };
-    }
-
-    /// Fetches a payload. Whether the copy's buffer or a page cannot be allocated, the stream ends
-    /// the same way.
-    #[inline(never)] // A test makes allocations fail below this function.
-    fn fetch(&self, place: &PayloadKey, origin: &PayloadSource) -> Result<KVVec<u8>, NotPacked> {
-        match origin {
-            PayloadSource::Slices(slices) => {
-                self.fetch_slices(place, slices).map_err(|why| match why {
-                    NotCopied::Refused(status) => NotPacked::Local(status),
-                    // Fetched pages are pinned.
-                    NotCopied::Absent(_) => {
-                        warn_on_once!(true);
-                        NotPacked::Local(WcStatus::LocalProtection)
-                    }
-                })
-            }
-            PayloadSource::Remote(region, request) => self
-                .fetch_remote(region, &request.after(place.offset), place.len)
-                .map_err(NotPacked::Remote),
+            Self::Idle | Self::Wanted(_) | Self::Found(_) => core::mem::take(self),
         }
-    }
-
-    /// Fetches a part of a local list.
-    fn fetch_slices(&self, place: &PayloadKey, slices: &Slices) -> Result<KVVec<u8>, NotCopied> {
-        let mut octets = zeroes(place.len)?;
-        slices.fetch(self.pd(), place.offset, &mut octets)?;
-        Ok(octets)
-    }
-
-    /// Fetches the first `len` octets of a region that the peer reads.
-    fn fetch_remote(
-        &self,
-        region: &Arc<Region>,
-        request: &ReadRequest,
-        len: usize,
-    ) -> Result<KVVec<u8>, Fault> {
-        let mut octets = zeroes(len).map_err(fault_of_fetch)?;
-        let wanted = {
-            let access = PeerAccess::open(region, self.stream_id(), None);
-            let access = access.ok_or(Fault::SourceInvalidStag)?;
-            // CAST: less than the payload of one FPDU.
-            access.read(request, len as u32, |inside, at| {
-                let source = LocalUse::Source;
-                Ok::<_, Fault>(Wanted::new(region, inside, at, len, source))
-            })?
-        };
-        wanted
-            .fetch()
-            .and_then(|memory| memory.read(0, &mut octets))
-            .map_err(fault_of_fetch)?;
-        Ok(octets)
-    }
-
-    /// Fetches the target of an atomic operation of the peer.
-    fn fetch_target(&self, atomic: &InboundAtomic) -> Result<Fetched, Fault> {
-        let wanted = self.with_target(atomic, Ok)?;
-        Ok(Fetched::new(wanted))
-    }
-
-    /// Carries out an atomic operation of the peer on its fetched target, which it checks again.
-    /// Returns [`None`], without effect, if the target is another one now, or others keep changing
-    /// it.
-    ///
-    /// Context: `paging_out` locked; does not sleep.
-    fn operate_fetched(
-        &self,
-        atomic: &InboundAtomic,
-        fetched: &Fetched,
-    ) -> Result<Option<u64>, Fault> {
-        self.with_target(atomic, |wanted| {
-            let Some(memory) = fetched.memory_of(&wanted) else {
-                return Ok(None);
-            };
-            let memory = memory.map_err(fault_of_fetch)?;
-            match carry_out(memory, 0, atomic.request.operation) {
-                Ok(original) => Ok(Some(original)),
-                Err(error) if error == EBUSY => Ok(None),
-                Err(_) => Err(Fault::Local),
-            }
-        })
-    }
-
-    /// Checks the target of an atomic operation of the peer, and calls `f` with it while its region
-    /// is accessible.
-    fn with_target<T>(
-        &self,
-        atomic: &InboundAtomic,
-        f: impl FnOnce(Wanted) -> Result<T, Fault>,
-    ) -> Result<T, Fault> {
-        let (request, region) = (&atomic.request, &atomic.target);
-        let access = PeerAccess::open(region, self.stream_id(), None);
-        let access = access.ok_or(Fault::SourceInvalidStag)?;
-        access.operate(request, |inside, at| {
-            // CAST: widens.
-            let len = TARGET_LEN as usize;
-            f(Wanted::new(region, inside, at, len, LocalUse::Sink))
-        })
-    }
-}
-
-/// Allocates a buffer of `len` octets.
-fn zeroes(len: usize) -> Result<KVVec<u8>> {
-    with_retries(|| Ok(KVVec::from_elem(0, len, GFP_KERNEL)?))
-}
-
-/// Returns what the peer is told about memory that cannot be fetched.
-fn fault_of_fetch(error: Error) -> Fault {
-    match error {
-        ENOMEM => Fault::Local,
-        // The process has no memory mapped there.
-        _ => Fault::SourceBounds,
     }
 }

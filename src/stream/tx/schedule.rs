@@ -158,7 +158,8 @@ impl TxStream {
             }
             Some(InboundRequest::Atomic(atomic)) => match qp.operate(&atomic) {
                 Ok(Operated::Absent) => {
-                    self.after.add(want_atomic(qp, atomic));
+                    self.after
+                        .add(want_atomic(&qp.paging_out, &qp.inbound_reads, atomic));
                     return Err(Pause::Drained);
                 }
                 Ok(Operated::Contended) => {

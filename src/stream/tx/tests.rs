@@ -37,7 +37,7 @@ mod tx {
         mem::{
             mr::{
                 bench::Target,
-                Mr, //
+                registration::Mr, //
             },
             payload::Sge, //
         },
@@ -191,9 +191,8 @@ mod tx {
     /// elsewhere.
     fn visit(qp: &Arc<Qp>, sender: &mut TcpSender<'_, '_>) -> Option<Next> {
         let mut next = None;
-        let _ = qp.shared.tx.run(|tx| {
+        let _ = qp.tx.run(|tx| {
             next = qp
-                .shared
                 .take_new_tx(tx)
                 .map(|stream| stream.send_round(&qp.shared, sender));
             Next::Yield
@@ -469,8 +468,8 @@ mod tx {
         };
         let rig = TxRig::new(near, &params)?;
         rig.conn()?.connection.socket().make_room(2 * LEN);
-        let _ = rig.qp.shared.tx.run(|tx| {
-            if let Some(stream) = rig.qp.shared.take_new_tx(tx) {
+        let _ = rig.qp.tx.run(|tx| {
+            if let Some(stream) = rig.qp.take_new_tx(tx) {
                 let params = SenderParams {
                     extensions: Extensions::Rfc7306,
                     features: None,
@@ -570,8 +569,8 @@ mod tx {
 
     /// Makes the FPDUs of the next round short.
     fn short(qp: &Arc<Qp>) {
-        let _ = qp.shared.tx.run(|tx| {
-            if let Some(stream) = qp.shared.take_new_tx(tx) {
+        let _ = qp.tx.run(|tx| {
+            if let Some(stream) = qp.take_new_tx(tx) {
                 stream.limits = (stream.conn.socket().emss(), 0);
                 stream.context.mulpdu = SHORT;
             }
@@ -643,7 +642,7 @@ mod tx {
         /// Checks that all was sent, in this many FPDUs, and that the stream keeps little memory.
         fn has_sent(&self, fpdus: u64) {
             assert_eq!(self.bench.count(c"tx_fpdus"), fpdus);
-            let _ = self.qp.shared.tx.run(|tx| {
+            let _ = self.qp.tx.run(|tx| {
                 let stream = tx.stream.as_ref();
                 assert!(stream.is_some_and(|stream| stream.appended == stream.accepted));
                 assert!(stream.is_some_and(|stream| !stream.batch.has_spare()));
@@ -713,7 +712,7 @@ mod tx {
         short(&rig.qp);
         let _ = visit(&rig.qp, &mut TcpSender::Process);
         assert_eq!(rig.batches(), 0);
-        let _ = rig.qp.shared.tx.run(|tx| {
+        let _ = rig.qp.tx.run(|tx| {
             if let Some(stream) = &mut tx.stream {
                 assert!(!stream.batch.is_empty() && stream.context.sender.current.is_none());
                 stream.context.mulpdu = SHORT / 2;

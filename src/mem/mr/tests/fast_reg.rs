@@ -7,12 +7,14 @@ mod lists {
     use crate::{
         bench::Bench,
         mem::mr::{
+            registration::{
+                Mr,
+                MAX_FAST_REG_PAGES, //
+            },
             AccessFlags,
             LocalUse,
-            Mr,
             QpSerial,
-            StreamId,
-            MAX_FAST_REG_PAGES, //
+            StreamId, //
         }, //
     };
     use iwarp::stag::{

@@ -4,21 +4,19 @@
 
 #[kernel::prelude::kunit_tests(riwarp_window)]
 mod windows {
-    use crate::mem::{
-        mr::{
-            Access,
-            AccessFlags,
-            Association,
-            Bind,
-            Body,
-            Kind,
-            LocalUse,
-            QpSerial,
-            Region,
-            Stag,
-            StreamId, //
-        },
-        pd::PdId, //
+    use crate::mem::mr::{
+        window::Bind,
+        Access,
+        AccessFlags,
+        Association,
+        Body,
+        Kind,
+        LocalUse,
+        PdId,
+        QpSerial,
+        Region,
+        Stag,
+        StreamId, //
     };
     use kernel::{
         impl_has_work,

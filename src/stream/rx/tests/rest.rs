@@ -23,7 +23,7 @@ mod rest {
             },
             payload::Sge, //
         },
-        qp::Runner, //
+        qp::actions::Runner, //
     };
     use iwarp::{
         stag::Stag,
@@ -285,7 +285,7 @@ mod rest {
             let counts = socket.with_inbound(|inbound| {
                 BhOff::run(|off| {
                     let mut round = RxRound::new(&rig.qp.shared, &mut *inbound, off);
-                    if let Some(stream) = &mut off.lock(&rig.qp.shared.rx).stream {
+                    if let Some(stream) = &mut off.lock(&rig.qp.rx).stream {
                         stream.receive(&mut round);
                     }
                     let Round {
@@ -590,7 +590,7 @@ mod rest {
         rig.rig.conn.connection.socket().with_inbound(|inbound| {
             BhOff::run(|off| {
                 let mut round = RxRound::new(&qp.shared, inbound, off);
-                if let Some(stream) = &mut off.lock(&qp.shared.rx).stream {
+                if let Some(stream) = &mut off.lock(&qp.rx).stream {
                     stream.begin(&mut round).to.fail_request(status);
                 }
             });

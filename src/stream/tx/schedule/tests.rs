@@ -8,7 +8,7 @@ mod schedule {
     use crate::{
         bench::Bench,
         mem::{
-            mr::Mr,
+            mr::registration::Mr,
             payload::Sge,
             sge::{
                 RegionCache,
