@@ -77,10 +77,10 @@ def function_at(lines, number):
     return name or "(no function)"
 
 
-def main():
-    texts, tests, is_test = read_sources()
+def read_counts(lcov_file, texts, tests, is_test):
+    """Returns how often each line of each file ran, but for tests'."""
     counts, path = {}, None
-    with open(sys.argv[1], encoding="utf-8") as lcov:
+    with open(lcov_file, encoding="utf-8") as lcov:
         for line in lcov:
             if line.startswith("SF:"):
                 found = re.search(r"/((?:src|rust)/.*)$", line.rstrip())
@@ -92,7 +92,12 @@ def main():
                 if number not in tests[path] and text and not ATTRIBUTE.match(text):
                     of = counts.setdefault(path, {})
                     of[number] = max(of.get(number, 0), count)
+    return counts
 
+
+def main():
+    texts, tests, is_test = read_sources()
+    counts = read_counts(sys.argv[1], texts, tests, is_test)
     by_directory = collections.defaultdict(lambda: [0, 0])
     with open(sys.argv[2], "w", encoding="utf-8") as out:
         for path, of in sorted(counts.items()):
@@ -115,4 +120,5 @@ def main():
     sys.exit(share < float(sys.argv[3]))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -11,6 +11,7 @@
  *	data HEX|-			private data for the next accepts, rejects and connects
  *	listen PORT			= ok
  *	connect ADDR PORT		= C
+ *	prepare C			makes the queue pair of a request before its accept
  *	accept C / reject C
  *	mr LEN ACCESS PD		= M ADDR KEY; guard zones lie around the memory. ACCESS is a sum of
  *					IBV_ACCESS_*; 31 allows writes, reads,
@@ -262,7 +263,7 @@ static int do_accept(struct conn *c)
 {
 	struct rdma_conn_param param = conn_param();
 
-	if (!conn_qp(c))
+	if (!c->id->qp && !conn_qp(c))
 		return errno ? errno : EIO;
 	return rdma_accept(c->id, &param) ? errno : 0;
 }
@@ -856,7 +857,9 @@ static bool command(char *line)
 		c = conn_at(i);
 		if (!c)
 			return say("- no such connection or command"), true;
-		if (!strcmp(word, "accept")) {
+		if (!strcmp(word, "prepare")) {
+			result(conn_qp(c) ? 0 : errno);
+		} else if (!strcmp(word, "accept")) {
 			result(do_accept(c));
 		} else if (!strcmp(word, "reject")) {
 			result(do_reject(c));
