@@ -78,6 +78,8 @@ bit_set! {
         ON_DEMAND = 1 << 6;
         /// The memory consists of huge pages.
         HUGETLB = 1 << 7;
+        /// The peer may flush what it has placed to where all of the host sees it.
+        FLUSH_GLOBAL = 1 << 8;
         /// The order of placement within the region does not matter.
         RELAXED_ORDERING = 1 << 20;
     }
@@ -106,6 +108,10 @@ bit_set! {
         MEM_WINDOW = bindings::ib_device_cap_flags_IB_DEVICE_MEM_WINDOW as u64;
         /// A shared receive queue may be resized.
         SRQ_RESIZE = bindings::ib_device_cap_flags_IB_DEVICE_SRQ_RESIZE as u64;
+        /// The device flushes to where all of the host sees it.
+        FLUSH_GLOBAL = bindings::ib_device_cap_flags_IB_DEVICE_FLUSH_GLOBAL as u64;
+        /// The device has atomic Writes.
+        ATOMIC_WRITE = bindings::ib_device_cap_flags_IB_DEVICE_ATOMIC_WRITE as u64;
     }
 }
 
@@ -136,6 +142,10 @@ bit_set! {
         ATOMIC = 1 << 4;
         /// Receives by a shared receive queue into them.
         SRQ_RECV = 1 << 5;
+        /// Flushes of them.
+        FLUSH = 1 << 6;
+        /// Atomic Writes to them.
+        ATOMIC_WRITE = 1 << 7;
     }
 }
 

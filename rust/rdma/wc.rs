@@ -62,6 +62,10 @@ c_enum! {
         CompareSwap = bindings::ib_wc_opcode_IB_WC_COMP_SWAP;
         /// Fetch and add.
         FetchAdd = bindings::ib_wc_opcode_IB_WC_FETCH_ADD;
+        /// Flush of the peer's memory.
+        Flush = bindings::ib_wc_opcode_IB_WC_FLUSH;
+        /// Atomic Write.
+        AtomicWrite = bindings::ib_wc_opcode_IB_WC_ATOMIC_WRITE;
         /// Bind of a memory window.
         BindMw = bindings::ib_wc_opcode_IB_WC_BIND_MW;
         /// Local invalidate.

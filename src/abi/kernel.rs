@@ -155,7 +155,11 @@ pub(crate) fn send(wr: &verbs::IbSendWr<'_, Mr>, send: &mut SendWr) -> Result {
             }
             list(wr.sges(), payload)?;
         }
-        SendOp::RegMr { .. } | SendOp::Bind(_) | SendOp::LocalInv { .. } => {}
+        SendOp::RegMr { .. }
+        | SendOp::Bind(_)
+        | SendOp::LocalInv { .. }
+        | SendOp::Flush(_)
+        | SendOp::AtomicWrite { .. } => {}
     }
     send.id = wr.wr_id();
     send.op = op;

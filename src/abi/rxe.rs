@@ -21,8 +21,16 @@
 
 use iwarp::{
     atomic::AtomicOperation,
+    flush::{
+        FlushLevel,
+        FlushPlacement,
+        FlushRequest, //
+    },
     rdmap::SendExtra,
-    stag::Stag, //
+    stag::{
+        Stag,
+        TaggedOffset, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -73,6 +81,8 @@ use queue::Queue;
 const SEND_LEN: usize = 208;
 /// Length in octets of a receive request before its list.
 const RECV_LEN: usize = 40;
+/// Where a send request has the length of its message, or of the range of a Flush.
+const LEN_AT: usize = 184;
 /// Length of a completion in octets.
 const CQE_LEN: usize = 48;
 
@@ -87,6 +97,8 @@ const OP_FETCH_ADD: u32 = 6;
 const OP_LOCAL_INV: u32 = 7;
 const OP_BIND_MW: u32 = 8;
 const OP_SEND_WITH_INV: u32 = 9;
+const OP_FLUSH: u32 = 14;
+const OP_ATOMIC_WRITE: u32 = 15;
 
 // Flags of a completion (`enum ibv_wc_flags`); their values differ from the kernel's.
 const WC_WITH_IMM: u32 = 1 << 1;
@@ -244,6 +256,20 @@ impl RxeSendRing {
                 len: operands.0,
                 access: AccessFlags::from_bits(u32_at(head, 52)),
             }),
+            OP_ATOMIC_WRITE => SendOp::AtomicWrite {
+                stag: rdma_stag,
+                to: rdma_to,
+            },
+            OP_FLUSH => match flush(head) {
+                Some(request) => SendOp::Flush(request),
+                None => {
+                    return Err(BadWr {
+                        id,
+                        opcode: WcOpcode::Flush,
+                        status: WcStatus::LocalQpOperation,
+                    })
+                }
+            },
             _ => {
                 return Err(BadWr {
                     id,
@@ -253,7 +279,11 @@ impl RxeSendRing {
             }
         };
         let opcode = op.wc_opcode();
-        let len = u32_at(head, 184) as usize;
+        let len = match op {
+            // The length of its range; it sends no octets.
+            SendOp::Flush(_) => 0,
+            _ => u32_at(head, LEN_AT) as usize,
+        };
         let count = u32_at(head, 196) as usize;
         // `ibv_wr_set_inline_data` does not set the flag, but only inline data has octets without a
         // list.
@@ -278,6 +308,26 @@ impl RxeSendRing {
         wr.fence = flags.contains(SendFlags::FENCE);
         Ok(())
     }
+}
+
+/// Decodes a Flush. [`None`] if its placement or level does not exist, or if it has a list.
+fn flush(head: &[u8; SEND_LEN]) -> Option<FlushRequest> {
+    let [placement, level, ..] = u32_at(head, 40).to_ne_bytes();
+    let level = match level {
+        0 => FlushLevel::Range,
+        1 => FlushLevel::Region,
+        _ => return None,
+    };
+    if u32_at(head, 196) != 0 {
+        return None;
+    }
+    Some(FlushRequest {
+        placement: FlushPlacement::from_bits(placement)?,
+        level,
+        stag: Stag::new(u32_at(head, 36)),
+        to: TaggedOffset::new(u64_at(head, 24)),
+        len: u32_at(head, LEN_AT),
+    })
 }
 
 /// The receive queue, or shared receive queue, of a process.

@@ -11,6 +11,7 @@ use iwarp::{
         AtomicOperation,
         TARGET_LEN, //
     },
+    flush::FlushRequest,
     rdmap::SendExtra,
     stag::Stag, //
 };
@@ -61,6 +62,10 @@ pub(crate) enum SendOp {
         /// The opcode of its completion; masked operations have opcodes of their own.
         opcode: WcOpcode,
     },
+    /// A Flush of the peer's buffer; processes only.
+    Flush(FlushRequest),
+    /// An Atomic Write of 8 octets to the peer's buffer; processes only.
+    AtomicWrite { stag: Stag, to: u64 },
     /// Fast registration; kernel consumers only.
     RegMr {
         /// The region; its pages were mapped before the post.
@@ -92,6 +97,8 @@ impl SendOp {
             Self::Write { .. } => WcOpcode::Write,
             Self::Read { .. } => WcOpcode::Read,
             Self::Atomic { opcode, .. } => *opcode,
+            Self::Flush(_) => WcOpcode::Flush,
+            Self::AtomicWrite { .. } => WcOpcode::AtomicWrite,
             Self::RegMr { .. } => WcOpcode::RegMr,
             Self::Bind(_) => WcOpcode::BindMw,
             Self::LocalInv { .. } => WcOpcode::LocalInv,

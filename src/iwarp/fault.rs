@@ -51,6 +51,8 @@ pub enum Fault {
     ResponseUnsolicited,
     /// An Atomic Request carries an operation other than FetchAdd and CmpSwap (EXT-39).
     AtomicOperation,
+    /// A Flush asks for no placement that exists, or for none.
+    FlushKind,
     /// The first FPDU of a peer-to-peer connection is not the agreed RTR (MPA-40).
     NotRtr,
     /// The header of a Read Request, an Atomic message or a Terminate is not exactly as long as it
@@ -58,7 +60,10 @@ pub enum Fault {
     HeaderLength,
     /// Immediate Data is not exactly 8 octets in one segment (EXT-71).
     ImmediateLength,
-    /// The target of an atomic operation is not aligned to 8 octets (EXT-25, -77).
+    /// An Atomic Write is not exactly 8 octets in one segment.
+    AtomicWriteLength,
+    /// The target of an atomic operation or an Atomic Write is not aligned to 8 octets (EXT-25,
+    /// -77).
     AtomicUnaligned,
     /// An Atomic Response does not carry the identifier of the request it answers (EXT-20).
     AtomicIdentifier,
@@ -128,7 +133,7 @@ pub enum Fault {
 
 impl Fault {
     /// Every fault, in order.
-    pub const ALL: [Self; 44] = [
+    pub const ALL: [Self; 46] = [
         Self::Local,
         Self::SourceInvalidStag,
         Self::SourceBounds,
@@ -142,9 +147,11 @@ impl Fault {
         Self::OpcodeInterleaved,
         Self::ResponseUnsolicited,
         Self::AtomicOperation,
+        Self::FlushKind,
         Self::NotRtr,
         Self::HeaderLength,
         Self::ImmediateLength,
+        Self::AtomicWriteLength,
         Self::AtomicUnaligned,
         Self::AtomicIdentifier,
         Self::ResponseShort,
@@ -194,9 +201,11 @@ impl Fault {
             Self::OpcodeInterleaved => (ErrorClass::RemoteOperation, 0x06),
             Self::ResponseUnsolicited => (ErrorClass::RemoteOperation, 0x06),
             Self::AtomicOperation => (ErrorClass::RemoteOperation, 0x06),
+            Self::FlushKind => (ErrorClass::RemoteOperation, 0x06),
             Self::NotRtr => (ErrorClass::RemoteOperation, 0x06),
             Self::HeaderLength => (ErrorClass::RemoteOperation, 0x07),
             Self::ImmediateLength => (ErrorClass::RemoteOperation, 0x07),
+            Self::AtomicWriteLength => (ErrorClass::RemoteOperation, 0x07),
             Self::AtomicUnaligned => (ErrorClass::RemoteOperation, 0x07),
             Self::AtomicIdentifier => (ErrorClass::RemoteOperation, 0x07),
             Self::ResponseShort => (ErrorClass::RemoteOperation, 0x07),
@@ -251,9 +260,11 @@ impl Fault {
             Self::OpcodeInterleaved => "message inside an unfinished message",
             Self::ResponseUnsolicited => "Read Response without a Read",
             Self::AtomicOperation => "unknown atomic operation",
+            Self::FlushKind => "unknown kind of Flush",
             Self::NotRtr => "first message is not the agreed ready-to-receive message",
             Self::HeaderLength => "header of a wrong length",
             Self::ImmediateLength => "Immediate Data of a wrong length",
+            Self::AtomicWriteLength => "Atomic Write of a wrong length",
             Self::AtomicUnaligned => "target of an atomic operation not aligned",
             Self::AtomicIdentifier => "Atomic Response with a wrong identifier",
             Self::ResponseShort => "Read Response ends too early",

@@ -23,7 +23,10 @@ use crate::{
         QueueNumber,
         UntaggedHeader, //
     },
-    rdmap::Opcode,
+    rdmap::{
+        Marked,
+        Opcode, //
+    },
     stag::Stag, //
 };
 
@@ -36,6 +39,8 @@ pub struct Features {
     /// The longest ULPDU that it sends or takes, in octets. Where a TCP segment has room for a
     /// longer one, that counts instead (MPA-28).
     pub ulpdu_max: u16,
+    /// The messages marked by a reserved bit that it takes.
+    pub marked: Marked,
 }
 
 impl Features {
@@ -55,6 +60,7 @@ impl Features {
         let len = usize::from(len);
         let features = Self {
             ulpdu_max: take_u16::<6, LEN>(front),
+            marked: Marked::from_bits(take_u16::<4, LEN>(front)),
         };
         (LEN..=octets.len())
             .contains(&len)
@@ -67,6 +73,7 @@ impl Features {
         put::<0, 2, LEN>(&mut octets, Self::MAGIC);
         // CAST: 8.
         put::<2, 2, LEN>(&mut octets, [const { LEN as u8 }, 0]);
+        put_u16::<4, LEN>(&mut octets, self.marked.bits());
         put_u16::<6, LEN>(&mut octets, self.ulpdu_max);
         octets
     }
@@ -97,6 +104,7 @@ impl Features {
     pub fn common(self, other: Self) -> Self {
         Self {
             ulpdu_max: self.ulpdu_max.min(other.ulpdu_max),
+            marked: self.marked.intersection(other.marked),
         }
     }
 }
@@ -110,17 +118,20 @@ mod tests {
         Segmenter, //
     };
 
-    const FEATURES: Features = Features { ulpdu_max: 0x1234 };
+    const FEATURES: Features = Features {
+        ulpdu_max: 0x1234,
+        marked: Marked::FLUSH,
+    };
 
     #[test]
     fn features_are_laid_out_as_documented() {
-        assert_eq!(FEATURES.encode(), *b"rW\x08\0\0\0\x12\x34");
+        assert_eq!(FEATURES.encode(), *b"rW\x08\0\0\x01\x12\x34");
         assert_eq!(Features::decode(&FEATURES.encode()), Some((FEATURES, 8)));
     }
 
     #[test]
     fn more_octets_of_a_later_version_are_skipped() {
-        let later = *b"rW\x0c\xff\xff\xff\x12\x34more and the rest";
+        let later = *b"rW\x0c\xff\xff\xfd\x12\x34more and the rest";
         assert_eq!(Features::decode(&later), Some((FEATURES, 12)));
         assert_eq!(Features::decode(&later[..12]), Some((FEATURES, 12)));
         assert_eq!(Features::decode(&later[..11]), None);
@@ -160,7 +171,10 @@ mod tests {
 
     #[test]
     fn both_ends_can_do_what_the_lesser_one_can() {
-        let more = Features { ulpdu_max: 0x4000 };
+        let more = Features {
+            ulpdu_max: 0x4000,
+            marked: Marked::ALL,
+        };
         assert_eq!(FEATURES.common(more), FEATURES);
         assert_eq!(more.common(FEATURES), FEATURES);
     }

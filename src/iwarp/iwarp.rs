@@ -66,6 +66,7 @@ pub mod crc;
 pub mod ddp;
 pub mod fault;
 pub mod features;
+pub mod flush;
 pub mod lifecycle;
 pub mod mpa;
 pub mod oob;

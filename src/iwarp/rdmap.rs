@@ -14,10 +14,13 @@
 //! | 0xa | Atomic Request ([`crate::atomic`]) | untagged | 1 | 52 | |
 //! | 0xb | Atomic Response | untagged | 3 | 12 | |
 //! | 0xf | Send with Immediate, between peers that agreed on it | untagged | 0 | | yes |
+//! | 0x0, marked | Atomic Write, likewise | tagged | | | 8 octets |
+//! | 0x1, marked | Flush ([`crate::flush`]), likewise | untagged | 1 | 28 | |
 //!
 //! 0xf is the opcode for experiments (RFC 6580). A Send with Immediate is a Send whose Invalidate
 //! STag field holds four octets for the receiver's completion. One "with Solicited Event" has the
-//! lower of the two reserved bits in front of the opcode set.
+//! lower of the two reserved bits in front of the opcode set. So has a marked message; who has not
+//! agreed on it ignores the bit (RDMAP-25).
 //!
 //! Pure, any context.
 //!
@@ -50,6 +53,46 @@ pub enum Extensions {
     Rfc7306,
     /// The messages of RFC 7306 and the Send with Immediate.
     SendImmediate,
+}
+
+/// A set of messages that a reserved bit marks, which an end takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marked(u16);
+
+impl Marked {
+    /// No such message.
+    pub const NONE: Self = Self(0);
+    /// The Flush.
+    pub const FLUSH: Self = Self(1 << 0);
+    /// The Atomic Write.
+    pub const ATOMIC_WRITE: Self = Self(1 << 1);
+    /// Each of them.
+    pub const ALL: Self = Self(Self::FLUSH.0 | Self::ATOMIC_WRITE.0);
+
+    /// Returns the set of these bits; ignores those of later versions.
+    #[inline]
+    pub const fn from_bits(bits: u16) -> Self {
+        Self(bits & Self::ALL.0)
+    }
+
+    /// Returns the set as a number.
+    #[inline]
+    pub const fn bits(self) -> u16 {
+        self.0
+    }
+
+    /// Returns the messages that are in both sets.
+    #[inline]
+    #[must_use]
+    pub const fn intersection(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// Returns whether every message of `other` is in this set.
+    #[inline]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
 }
 
 /// Whether the receiver is to raise an event for the message: the "with Solicited Event" kinds.
@@ -94,6 +137,10 @@ pub enum Opcode {
     SendImmediate = 0xf,
     /// Send with Solicited Event and Immediate, marked by a reserved bit.
     SendSolicitedImmediate = 0x1f,
+    /// Atomic Write, a marked Write. [`Self::from_wire`] does not know it, but [`Self::marked`].
+    AtomicWrite = 0x10,
+    /// Flush, a marked Read Request. [`Self::from_wire`] does not know it either.
+    Flush = 0x11,
     /// The Initiator's [`crate::features::Features`], marked by a reserved bit. Only the first
     /// message of a stream can be one, so [`Self::from_wire`] does not know it.
     Features = 0x2f,
@@ -134,6 +181,21 @@ impl Opcode {
         Some(assigned)
     }
 
+    /// Returns which of the messages that both ends take this one is, whose octet has the two
+    /// reserved bits.
+    #[inline]
+    pub const fn marked(self, octet: u8, marked: Marked) -> Self {
+        match self {
+            Self::Write if octet & 0x30 == 0x10 && marked.contains(Marked::ATOMIC_WRITE) => {
+                Self::AtomicWrite
+            }
+            Self::ReadRequest if octet & 0x30 == 0x10 && marked.contains(Marked::FLUSH) => {
+                Self::Flush
+            }
+            other => other,
+        }
+    }
+
     /// Returns the name of the message.
     pub const fn name(self) -> &'static str {
         match self {
@@ -151,6 +213,8 @@ impl Opcode {
             Self::AtomicResponse => "Atomic Response",
             Self::SendImmediate => "Send with Immediate",
             Self::SendSolicitedImmediate => "Send with Solicited Event and Immediate",
+            Self::AtomicWrite => "Atomic Write",
+            Self::Flush => "Flush",
             Self::Features => "Features",
         }
     }
@@ -166,8 +230,9 @@ impl Opcode {
     #[inline]
     pub const fn model(self) -> Model {
         match self {
-            Self::Write | Self::ReadResponse => Model::Tagged,
+            Self::Write | Self::ReadResponse | Self::AtomicWrite => Model::Tagged,
             Self::ReadRequest
+            | Self::Flush
             | Self::Send
             | Self::SendInvalidate
             | Self::SendSolicited
@@ -187,7 +252,7 @@ impl Opcode {
     #[inline]
     pub const fn queue(self) -> Option<QueueNumber> {
         match self {
-            Self::Write | Self::ReadResponse => None,
+            Self::Write | Self::ReadResponse | Self::AtomicWrite => None,
             Self::Send
             | Self::SendInvalidate
             | Self::SendSolicited
@@ -196,7 +261,7 @@ impl Opcode {
             | Self::ImmediateSolicited
             | Self::SendImmediate
             | Self::SendSolicitedImmediate => Some(QueueNumber::SEND),
-            Self::ReadRequest | Self::AtomicRequest => Some(QueueNumber::READ),
+            Self::ReadRequest | Self::AtomicRequest | Self::Flush => Some(QueueNumber::READ),
             Self::Terminate => Some(QueueNumber::TERMINATE),
             Self::AtomicResponse => Some(QueueNumber::ATOMIC),
             Self::Features => Some(QueueNumber::FEATURES),
@@ -363,6 +428,33 @@ mod tests {
             let plain = Opcode::from_wire(octet, Extensions::Off);
             assert_eq!(plain, opcode.filter(|_| code <= 7));
         }
+    }
+
+    #[test]
+    fn only_who_agreed_sees_a_marked_message() {
+        for octet in 0..=0x3f {
+            let Some(opcode) = Opcode::from_wire(octet, Extensions::SendImmediate) else {
+                continue;
+            };
+            assert_eq!(opcode.marked(octet, Marked::NONE), opcode);
+            let marked = opcode.marked(octet, Marked::ALL);
+            match octet {
+                0x10 => assert_eq!(marked, Opcode::AtomicWrite),
+                0x11 => assert_eq!(marked, Opcode::Flush),
+                _ => assert_eq!(marked, opcode),
+            }
+            let flush = opcode.marked(octet, Marked::FLUSH);
+            assert!((flush == Opcode::Flush) == (octet == 0x11));
+            assert!(flush != Opcode::AtomicWrite);
+            let write = opcode.marked(octet, Marked::ATOMIC_WRITE);
+            assert!((write == Opcode::AtomicWrite) == (octet == 0x10));
+            assert!(write != Opcode::Flush);
+        }
+        for opcode in [Opcode::AtomicWrite, Opcode::Flush] {
+            assert_eq!(opcode.queue().is_none(), opcode.model() == Model::Tagged);
+        }
+        assert_eq!(Marked::from_bits(!0), Marked::ALL);
+        assert_eq!(Marked::from_bits(Marked::ALL.bits()), Marked::ALL);
     }
 
     #[test]

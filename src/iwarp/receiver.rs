@@ -8,12 +8,12 @@
 //! unfinished message, queue number, message sequence number. The driver then makes the checks that
 //! need memory or buffers:
 //!
-//! * [`Segment::Write`] goes to [`crate::stag::check_tagged`];
+//! * [`Segment::Write`] and [`Segment::AtomicWrite`] go to [`crate::stag::check_tagged`];
 //! * [`Segment::ReadResponse`] goes to [`crate::readq`];
 //! * [`Segment::Send`] takes a receive buffer if `first`, then goes to
 //!   [`crate::order::SendProgress::accept`];
-//! * [`Segment::Immediate`], [`Segment::ReadRequest`], [`Segment::AtomicRequest`] and
-//!   [`Segment::AtomicResponse`] go to [`Queued::admit`], which returns the message once the driver
+//! * [`Segment::Immediate`], [`Segment::ReadRequest`], [`Segment::Flush`],
+//!   [`Segment::AtomicRequest`] and [`Segment::AtomicResponse`] go to [`Queued::admit`], which returns the message once the driver
 //!   has said whether its queue has room.
 //!
 //! After a fault the driver passes no further FPDU (DDP-83, MPA-21);
@@ -41,6 +41,7 @@ use crate::{
     rdmap::{
         Extensions,
         Immediate,
+        Marked,
         Opcode,
         ReadRequest,
         SendEvent,
@@ -65,10 +66,15 @@ pub use verdict::{
 /// Terminate.
 pub const RECEIVE_HEADER_MAX: usize = UntaggedHeader::LEN + Terminate::LEN_MAX;
 
+/// Octets of an Atomic Write.
+pub const ATOMIC_WRITE_LEN: u16 = 8;
+
 /// The receiving half of a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Receiver {
     extensions: Extensions,
+    /// The messages marked by a reserved bit that both ends take.
+    marked: Marked,
     /// The message whose last segment has not arrived yet.
     open: Option<Opcode>,
     /// The next number, or that of the open Send.
@@ -84,6 +90,7 @@ impl Receiver {
     pub const fn new(extensions: Extensions) -> Self {
         Self {
             extensions,
+            marked: Marked::NONE,
             open: None,
             send: Msn::FIRST,
             read: Msn::FIRST,
@@ -100,6 +107,11 @@ impl Receiver {
         receiver.send = send;
         receiver.read = read;
         receiver
+    }
+
+    /// Has it take marked messages from now on: both ends have agreed on them.
+    pub fn take_marked(&mut self, marked: Marked) {
+        self.marked = marked;
     }
 
     /// Returns whether a message has begun and not ended: then the stream must not end (MPA-30).
@@ -131,7 +143,9 @@ impl Receiver {
         let control = header
             .first_chunk::<{ Control::LEN }>()
             .ok_or(Fault::UlpduTooShort)?;
-        let control = Control::decode(control, self.extensions)?;
+        let [_, octet] = *control;
+        let mut control = Control::decode(control, self.extensions)?;
+        control.opcode = control.opcode.marked(octet, self.marked);
         match control.opcode.model() {
             Model::Tagged => {
                 let octets = header.first_chunk().ok_or(Fault::UlpduTooShort)?;
@@ -160,10 +174,16 @@ impl Receiver {
             payload: PayloadSpan::after::<{ TaggedHeader::LEN }>(ulpdu_len),
             last,
         };
-        Ok(if opcode == Opcode::Write {
-            Segment::Write(segment)
-        } else {
-            Segment::ReadResponse(segment)
+        Ok(match opcode {
+            Opcode::Write => Segment::Write(segment),
+            Opcode::AtomicWrite => {
+                if !last.is_last() || segment.payload.len != ATOMIC_WRITE_LEN {
+                    return Err(Fault::AtomicWriteLength);
+                }
+                Segment::AtomicWrite(segment)
+            }
+            // The only other tagged one.
+            _ => Segment::ReadResponse(segment),
         })
     }
 
@@ -189,6 +209,15 @@ impl Receiver {
                 let msn = self.check_whole(header, QueueNumber::READ)?;
                 let whole = Whole::new(header, body, ulpdu_len);
                 Ok(Segment::ReadRequest(Queued {
+                    msn,
+                    without_room: Fault::ReadDepth,
+                    message: whole.body(Fault::HeaderLength).map(ReadRequest::decode),
+                }))
+            }
+            Opcode::Flush => {
+                let msn = self.check_whole(header, QueueNumber::READ)?;
+                let whole = Whole::new(header, body, ulpdu_len);
+                Ok(Segment::Flush(Queued {
                     msn,
                     without_room: Fault::ReadDepth,
                     message: whole.body(Fault::HeaderLength).map(ReadRequest::decode),
@@ -220,7 +249,9 @@ impl Receiver {
                 }))
             }
             // Not reached: these are tagged messages, and one that is not read from the wire.
-            Opcode::Write | Opcode::ReadResponse | Opcode::Features => Err(Fault::OpcodeModel),
+            Opcode::Write | Opcode::AtomicWrite | Opcode::ReadResponse | Opcode::Features => {
+                Err(Fault::OpcodeModel)
+            }
         }
     }
 

@@ -32,6 +32,7 @@ use crate::{
         UntaggedHeader, //
     },
     features::Features,
+    flush::FlushRequest,
     mpa::{
         fpdu_len,
         pad_len,
@@ -66,6 +67,20 @@ pub enum Message {
         stag: Stag,
         /// Where in it the first octet goes.
         to: TaggedOffset,
+    },
+    /// Atomic Write, with a payload of 8 octets.
+    AtomicWrite {
+        /// The buffer at the peer.
+        stag: Stag,
+        /// Where in it the octets go.
+        to: TaggedOffset,
+    },
+    /// Flush.
+    Flush {
+        /// What it asks for.
+        request: FlushRequest,
+        /// Its number among Read and Atomic Requests.
+        msn: Msn,
     },
     /// RDMA Read Request.
     ReadRequest {
@@ -120,8 +135,12 @@ impl Message {
     #[inline]
     pub const fn has_payload(&self) -> bool {
         match self {
-            Self::Write { .. } | Self::ReadResponse { .. } | Self::Send { .. } => true,
+            Self::Write { .. }
+            | Self::AtomicWrite { .. }
+            | Self::ReadResponse { .. }
+            | Self::Send { .. } => true,
             Self::ReadRequest { .. }
+            | Self::Flush { .. }
             | Self::Terminate(_)
             | Self::Immediate { .. }
             | Self::AtomicRequest { .. }
@@ -343,6 +362,10 @@ impl Segmenter {
                 self.cut::<{ TaggedHeader::LEN }>(mulpdu, plan);
                 plan.tagged(Opcode::Write, stag, to);
             }
+            Message::AtomicWrite { stag, to } => {
+                self.cut::<{ TaggedHeader::LEN }>(mulpdu, plan);
+                plan.tagged(Opcode::AtomicWrite, stag, to);
+            }
             Message::ReadResponse { stag, to } => {
                 self.cut::<{ TaggedHeader::LEN }>(mulpdu, plan);
                 plan.tagged(Opcode::ReadResponse, stag, to);
@@ -358,6 +381,7 @@ impl Segmenter {
                 plan.close::<{ LENGTH_LEN + UntaggedHeader::LEN }>();
             }
             Message::ReadRequest { .. }
+            | Message::Flush { .. }
             | Message::Terminate(_)
             | Message::Immediate { .. }
             | Message::AtomicRequest { .. }
@@ -401,6 +425,11 @@ impl Segmenter {
                 plan.body(request.encode());
                 plan.close::<{ DDP + ReadRequest::LEN }>();
             }
+            Message::Flush { request, msn } => {
+                plan.untagged(Opcode::Flush, QueueNumber::READ, msn, Stag::ZERO);
+                plan.body(request.to_request().encode());
+                plan.close::<{ DDP + ReadRequest::LEN }>();
+            }
             Message::Terminate(terminate) => {
                 plan.untagged(
                     Opcode::Terminate,
@@ -435,7 +464,10 @@ impl Segmenter {
                 plan.close::<{ DDP + Features::LEN }>();
             }
             // `next_into` cuts these.
-            Message::Write { .. } | Message::ReadResponse { .. } | Message::Send { .. } => {}
+            Message::Write { .. }
+            | Message::AtomicWrite { .. }
+            | Message::ReadResponse { .. }
+            | Message::Send { .. } => {}
         }
     }
 }

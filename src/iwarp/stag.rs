@@ -11,7 +11,13 @@
 //! RFC 5041, sections 7.1 and 8.2; RFC 5040, section 7.2 (rows DDP-75..80,
 //! RDMAP-153..158).
 
-use crate::fault::Fault;
+use crate::{
+    fault::Fault,
+    flush::{
+        FlushLevel,
+        FlushRequest, //
+    }, //
+};
 
 /// A Steering Tag: 24 bits of index, which find the region, and 8 bits of key, which the consumer
 /// chooses.
@@ -93,7 +99,7 @@ impl Access {
     /// No right at all.
     pub const NONE: Self = Self(0);
     /// Every right.
-    pub const ALL: Self = Self(0xf);
+    pub const ALL: Self = Self(0x3f);
     /// The local side may place data: the sink of an RDMA Read, a receive buffer.
     pub const LOCAL_WRITE: Self = Self(1 << 0);
     /// The peer may write with RDMA Write.
@@ -102,6 +108,10 @@ impl Access {
     pub const REMOTE_READ: Self = Self(1 << 2);
     /// The peer may use atomic operations.
     pub const REMOTE_ATOMIC: Self = Self(1 << 3);
+    /// The peer may have what it has placed made visible to all of this host.
+    pub const FLUSH_GLOBAL: Self = Self(1 << 4);
+    /// The peer may have it kept over a loss of power.
+    pub const FLUSH_PERSISTENT: Self = Self(1 << 5);
 
     /// Returns the rights of either set.
     #[inline]
@@ -232,13 +242,34 @@ pub fn check_source(
     len: u32,
     needed: Access,
 ) -> Result<u64, Fault> {
-    check(region, stag, to, len, needed).map_err(|refusal| match refusal {
+    check(region, stag, to, len, needed).map_err(source_fault)
+}
+
+#[inline]
+const fn source_fault(refusal: Refusal) -> Fault {
+    match refusal {
         Refusal::InvalidStag => Fault::SourceInvalidStag,
         Refusal::NotAssociated => Fault::SourceNotAssociated,
         Refusal::NoRight => Fault::SourceNoRight,
         Refusal::Wrap => Fault::SourceWrap,
         Refusal::Bounds => Fault::SourceBounds,
-    })
+    }
+}
+
+/// Checks a Flush against the region under its STag. An empty range is checked too.
+///
+/// # Errors
+///
+/// As [`check_source`].
+pub fn check_flush(region: Option<&RegionView>, request: &FlushRequest) -> Result<(), Fault> {
+    let needed = request.placement.needed();
+    let region = check_region(region, request.stag, needed).map_err(source_fault)?;
+    match request.level {
+        FlushLevel::Region => Ok(()),
+        FlushLevel::Range => check_range(region, request.to, request.len)
+            .map(|_| ())
+            .map_err(source_fault),
+    }
 }
 
 /// Whether the peer may invalidate a region with a Send: only fast-registered memory, and windows
@@ -289,6 +320,16 @@ fn check(
     if len == 0 {
         return Ok(0);
     }
+    check_range(check_region(region, stag, needed)?, to, len)
+}
+
+/// Checks the region under an STag, its association and its rights.
+#[inline]
+fn check_region(
+    region: Option<&RegionView>,
+    stag: Stag,
+    needed: Access,
+) -> Result<&RegionView, Refusal> {
     let region = match region {
         Some(region) if region.valid && region.stag == stag => region,
         Some(_) | None => return Err(Refusal::InvalidStag),
@@ -299,6 +340,12 @@ fn check(
     if !region.access.contains(needed) {
         return Err(Refusal::NoRight);
     }
+    Ok(region)
+}
+
+/// Checks a range in a region; returns its offset.
+#[inline]
+fn check_range(region: &RegionView, to: TaggedOffset, len: u32) -> Result<u64, Refusal> {
     let len = u64::from(len);
     if to.raw().checked_add(len).is_none() {
         return Err(Refusal::Wrap);
@@ -314,6 +361,7 @@ fn check(
 #[cfg_attr(MODULE, kernel::prelude::kunit_tests(iwarp_stag))]
 mod tests {
     use super::*;
+    use crate::flush::FlushPlacement;
 
     const REGION: RegionView = RegionView {
         stag: Stag::new(0x0001_0042),
@@ -445,6 +493,58 @@ mod tests {
         let both = Access::REMOTE_READ.union(Access::LOCAL_WRITE);
         assert!(both.contains(Access::REMOTE_READ) && !both.contains(Access::REMOTE_WRITE));
         assert!(Access::NONE.is_empty() && !both.is_empty());
+    }
+
+    #[test]
+    fn a_flush_is_checked_even_if_it_is_empty() {
+        let region = RegionView {
+            access: Access::FLUSH_GLOBAL,
+            ..REGION
+        };
+        let request = |level, to, len| FlushRequest {
+            placement: FlushPlacement::GLOBAL,
+            level,
+            stag: REGION.stag,
+            to: TaggedOffset::new(to),
+            len,
+        };
+        let range = |to, len| check_flush(Some(&region), &request(FlushLevel::Range, to, len));
+        assert_eq!(range(0x1000, 0x100), Ok(()));
+        assert_eq!(range(0x1000, 0x101), Err(Fault::SourceBounds));
+        assert_eq!(range(0xfff, 1), Err(Fault::SourceBounds));
+        assert_eq!(range(0x1100, 0), Ok(()));
+        assert_eq!(range(0x1101, 0), Err(Fault::SourceBounds));
+        assert_eq!(range(u64::MAX, 2), Err(Fault::SourceWrap));
+        // All of a region has no range.
+        let whole = request(FlushLevel::Region, 0, u32::MAX);
+        assert_eq!(check_flush(Some(&region), &whole), Ok(()));
+        for request in [whole, request(FlushLevel::Range, 0x1000, 0)] {
+            let flush = |region: RegionView| check_flush(Some(&region), &request);
+            assert_eq!(check_flush(None, &request), Err(Fault::SourceInvalidStag));
+            let invalid = RegionView {
+                valid: false,
+                ..region
+            };
+            assert_eq!(flush(invalid), Err(Fault::SourceInvalidStag));
+            let foreign = RegionView {
+                association: Association::Foreign,
+                ..region
+            };
+            assert_eq!(flush(foreign), Err(Fault::SourceNotAssociated));
+            let written = RegionView {
+                access: Access::REMOTE_WRITE,
+                ..region
+            };
+            assert_eq!(flush(written), Err(Fault::SourceNoRight));
+            let persistent = FlushRequest {
+                placement: FlushPlacement::PERSISTENT,
+                ..request
+            };
+            assert_eq!(
+                check_flush(Some(&region), &persistent),
+                Err(Fault::SourceNoRight)
+            );
+        }
     }
 
     #[test]

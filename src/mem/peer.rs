@@ -11,9 +11,11 @@ use iwarp::{
         TARGET_LEN, //
     },
     fault::Fault,
+    flush::FlushRequest,
     rdmap::ReadRequest,
     receiver::TaggedSegment,
     stag::{
+        check_flush,
         check_source,
         check_tagged,
         Access,
@@ -63,6 +65,25 @@ impl<'a> PeerAccess<'a> {
         let len = u32::from(segment.payload.len);
         let at = check_tagged(Some(&self.view), stag, to, len, Access::REMOTE_WRITE)?;
         copy(&self.inside, at)
+    }
+
+    /// Places an Atomic Write, checked as [`PeerAccess::write`] does, then as [`check_alignment`].
+    pub(crate) fn write_atomic<T, E: From<Fault>>(
+        &self,
+        segment: &TaggedSegment,
+        copy: impl FnOnce(&RegionGuard<'_>, u64) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.write(segment, |inside, at| {
+            let address = inside.memory().address(at).ok_or(Fault::TaggedBounds)?;
+            // CAST: `usize` is 64 bits.
+            check_alignment(address as u64)?;
+            copy(inside, at)
+        })
+    }
+
+    /// Checks a Flush, as [`check_flush`] does.
+    pub(crate) fn flush(&self, request: &FlushRequest) -> Result<(), Fault> {
+        check_flush(Some(&self.view), request)
     }
 
     /// Reads the first `len` octets that an RDMA Read asks for, checked as [`check_source`] does.

@@ -15,11 +15,12 @@ use kernel_ext::{
 const OPTIONAL: AccessFlags = AccessFlags::from_bits(0x3ff0_0000);
 
 /// The rights that each flag names.
-const RIGHTS: [(AccessFlags, Access); 4] = [
+const RIGHTS: [(AccessFlags, Access); 5] = [
     (AccessFlags::LOCAL_WRITE, Access::LOCAL_WRITE),
     (AccessFlags::REMOTE_WRITE, Access::REMOTE_WRITE),
     (AccessFlags::REMOTE_READ, Access::REMOTE_READ),
     (AccessFlags::REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
+    (AccessFlags::FLUSH_GLOBAL, Access::FLUSH_GLOBAL),
 ];
 
 /// Converts the verbs' flags to the rights of a region.
@@ -46,7 +47,8 @@ pub(super) fn to_rights(flags: AccessFlags) -> Result<Access> {
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` for features the device does not offer: zero-based addresses, flushes.
+/// `EOPNOTSUPP` for features the device does not offer: zero-based addresses, flushes to persistent
+/// memory.
 pub(super) fn named_rights(flags: AccessFlags) -> Result<Access> {
     let rest = RIGHTS
         .iter()
@@ -85,6 +87,12 @@ mod tests {
         assert_eq!(to_rights(both), Ok(expected));
         assert_eq!(to_rights(AccessFlags::from_bits(0)), Ok(Access::NONE));
         assert_eq!(to_rights(AccessFlags::RELAXED_ORDERING), Ok(Access::NONE));
+        assert_eq!(
+            to_rights(AccessFlags::FLUSH_GLOBAL),
+            Ok(Access::FLUSH_GLOBAL)
+        );
+        let persistent = AccessFlags::from_bits(1 << 9);
+        assert_eq!(to_rights(persistent), Err(EOPNOTSUPP));
         // A peer may not write where the consumer may not.
         assert_eq!(to_rights(AccessFlags::REMOTE_WRITE), Err(EINVAL));
         assert_eq!(to_rights(AccessFlags::REMOTE_ATOMIC), Err(EINVAL));

@@ -24,7 +24,10 @@ use iwarp::{
         Markers, //
     },
     oob::RnrRetry,
-    rdmap::Extensions, //
+    rdmap::{
+        Extensions,
+        Marked, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -163,8 +166,9 @@ pub(crate) struct StreamConnection {
     socket: Arc<Socket>,
     /// A set of [`Later`], of which none is ever taken back.
     asked: Atomic<u32>,
-    /// The longest ULPDU that the peer takes beyond a TCP segment, as far as it has told.
-    ulpdu_max: Atomic<u32>,
+    /// What both ends can do, as far as the peer has told: the longest ULPDU beyond a TCP segment,
+    /// and above it the bits of the marked messages.
+    features: Atomic<u32>,
     /// Dropped last, after the socket is closed.
     _counted: Ref,
 }
@@ -180,7 +184,7 @@ impl StreamConnection {
             number,
             socket,
             asked: Atomic::new(0),
-            ulpdu_max: Atomic::new(0),
+            features: Atomic::new(0),
             _counted: counted,
         };
         Ok(Arc::new(connection, GFP_KERNEL)?)
@@ -200,14 +204,23 @@ impl StreamConnection {
     /// Notes what both ends can do, before the stream is attached, or before this end may send.
     pub(crate) fn set_features(&self, common: Features) {
         // ORDERING: whatever lets the transmit task send comes later and orders this before it.
-        self.ulpdu_max.store(common.ulpdu_max.into(), Relaxed);
+        let Features { ulpdu_max, marked } = common;
+        let raw = u32::from(marked.bits()) << 16 | u32::from(ulpdu_max);
+        self.features.store(raw, Relaxed);
     }
 
     /// Returns the longest ULPDU that the peer takes beyond a TCP segment; 0 if it has told none.
     #[inline]
     pub(crate) fn ulpdu_max(&self) -> u16 {
-        // CAST: only 16 bits are stored. ORDERING: see `set_features`.
-        self.ulpdu_max.load(Relaxed) as u16
+        // CAST: the lower 16 bits. ORDERING: see `set_features`.
+        self.features.load(Relaxed) as u16
+    }
+
+    /// Returns whether both ends take these messages, which a reserved bit marks.
+    pub(crate) fn takes(&self, messages: Marked) -> bool {
+        // CAST: the upper 16 bits. ORDERING: see `set_features`.
+        let bits = (self.features.load(Relaxed) >> 16) as u16;
+        Marked::from_bits(bits).contains(messages)
     }
 
     /// Asks for something. The caller queues the work item of the connection. Context: any.

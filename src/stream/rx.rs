@@ -142,6 +142,7 @@ impl RxStream {
                 extensions,
                 takes_immediate: qp.tells_immediate_data(),
                 awaits: params.features.awaits,
+                common: params.features.common,
                 expect_rtr: params.expect_rtr,
             }),
             crc: params.crc,

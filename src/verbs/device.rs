@@ -179,9 +179,10 @@ impl DeviceOps for RdmaDevice {
         if self.abi().has_extensions() {
             device_caps |= DeviceCaps::MEM_WINDOW | DeviceCaps::MEM_WINDOW_TYPE_2B;
             device_caps |= DeviceCaps::SRQ_RESIZE;
+            device_caps |= DeviceCaps::FLUSH_GLOBAL | DeviceCaps::ATOMIC_WRITE;
             max_mw = MAX_MW;
             atomic_cap = AtomicCap::Global;
-            odp_caps |= OdpCaps::ATOMIC;
+            odp_caps |= OdpCaps::ATOMIC | OdpCaps::FLUSH | OdpCaps::ATOMIC_WRITE;
         }
         DeviceAttr {
             fw_ver: firmware_version(self.version()),

@@ -24,7 +24,10 @@ use iwarp::mpa::{
     Crc,
     Markers, //
 };
-use iwarp::rdmap::Extensions;
+use iwarp::rdmap::{
+    Extensions,
+    Marked, //
+};
 
 use crate::source::Source;
 
@@ -123,7 +126,10 @@ fn answer(
     check_rules(&accepted.rules, config);
     for reply in [accepted.reply, rejected.unwrap()] {
         let octets = reply.as_octets();
-        let features = config.features.or(Some(Features { ulpdu_max: 1 }));
+        let features = config.features.or(Some(Features {
+            ulpdu_max: 1,
+            marked: Marked::NONE,
+        }));
         let offering = Config {
             features,
             ..Config::default()
@@ -239,6 +245,7 @@ fn config(source: &mut Source<'_>) -> Config {
         },
         features: (source.u8() & 1 == 1).then(|| Features {
             ulpdu_max: source.u16(),
+            marked: Marked::from_bits(source.u16()),
         }),
     }
 }

@@ -38,6 +38,8 @@ pub enum Judgement {
 #[derive(Clone, Debug)]
 pub struct Oracle {
     extensions: Extensions,
+    /// Whether both ends take the messages that a reserved bit marks: Atomic Write and Flush.
+    pub marked: bool,
     /// The opcode of the unfinished message.
     open: Option<u8>,
     /// The next number of each queue.
@@ -49,6 +51,7 @@ impl Oracle {
     pub fn new(extensions: Extensions, first: u32) -> Self {
         Self {
             extensions,
+            marked: false,
             open: None,
             next: [first, first, 1, 1],
         }
@@ -65,11 +68,14 @@ impl Oracle {
         };
         let (tagged, last) = (first & 0x80 != 0, first & 0x40 != 0);
         // A reserved bit distinguishes the two Sends with Immediate.
-        let opcode = second & if second & 15 == 15 { 0x1f } else { 15 };
+        let opcode = match second & 0x3f {
+            marked @ (0x10 | 0x11) if self.marked => marked,
+            _ => second & if second & 15 == 15 { 0x1f } else { 15 },
+        };
         let known = match self.extensions {
-            Extensions::Off => opcode < 8,
-            Extensions::Rfc7306 => opcode < 12,
-            Extensions::SendImmediate => opcode < 12 || opcode & 15 == 15,
+            Extensions::Off => opcode & 15 < 8,
+            Extensions::Rfc7306 => opcode & 15 < 12,
+            Extensions::SendImmediate => opcode & 15 < 12 || opcode & 15 == 15,
         };
         check(
             first & 3 == 1,
@@ -81,7 +87,7 @@ impl Oracle {
         )?;
         check(second >> 6 == 1, Fault::RdmapVersion)?;
         check(known, Fault::OpcodeReserved)?;
-        check(tagged == (opcode == 0 || opcode == 2), Fault::OpcodeModel)?;
+        check(tagged == matches!(opcode, 0 | 2 | 0x10), Fault::OpcodeModel)?;
         let header = if tagged { 14 } else { 18 };
         check(segment.len() >= header, Fault::UlpduTooShort)?;
         let begins = self.open.is_none();
@@ -91,12 +97,16 @@ impl Oracle {
         )?;
         if tagged {
             self.open = (!last).then_some(opcode);
+            check(
+                opcode != 0x10 || last && segment.len() == 14 + 8,
+                Fault::AtomicWriteLength,
+            )?;
             return Ok(Judgement::PayloadSpan(opcode, 14, segment.len() - 14, last));
         }
         let word = |at: usize| u32::from_be_bytes(segment[at..at + 4].try_into().unwrap());
         let (queue, number, offset) = (word(6), word(10), word(14));
         let (right_queue, body) = match opcode {
-            0x1 => (1, 28),
+            0x1 | 0x11 => (1, 28),
             0x7 => (2, 0),
             0x8 | 0x9 => (0, 8),
             0xa => (1, 52),
@@ -175,6 +185,7 @@ fn simplify(segment: &Segment) -> Judgement {
     match segment {
         Segment::Empty => Judgement::Empty,
         Segment::Write(tagged) => payload(0, tagged.payload, tagged.last),
+        Segment::AtomicWrite(tagged) => payload(0x10, tagged.payload, tagged.last),
         Segment::ReadResponse(tagged) => payload(2, tagged.payload, tagged.last),
         Segment::Send(send) => payload(send.kind.opcode().to_wire(), send.payload, send.last),
         Segment::Terminate(terminate) => {
@@ -183,6 +194,7 @@ fn simplify(segment: &Segment) -> Judgement {
         }
         Segment::Immediate(it) => queued(8, it),
         Segment::ReadRequest(it) => queued(1, it),
+        Segment::Flush(it) => queued(0x11, it),
         Segment::AtomicRequest(it) => queued(10, it),
         Segment::AtomicResponse(it) => queued(11, it),
     }

@@ -29,6 +29,7 @@ use iwarp::{
     },
     rdmap::{
         Extensions,
+        Marked,
         ReadRequest, //
     },
     receiver::{
@@ -89,6 +90,8 @@ pub struct Setting {
     pub rules: Rules,
     /// Whether the messages of RFC 7306 are supported.
     pub extensions: Extensions,
+    /// Whether both ends take marked messages.
+    pub marked: bool,
     /// The inbound depth.
     pub ird: u16,
     /// How many receive buffers are posted.
@@ -115,6 +118,7 @@ impl Setting {
                 (false, true) => Extensions::SendImmediate,
                 (false, false) => Extensions::Rfc7306,
             },
+            marked: flag(64),
             ird: u16::from(queues & 3),
             receives: usize::from((queues >> 2) & 3),
             asking: flag(8),
@@ -178,13 +182,19 @@ struct Watched {
 impl Watched {
     fn new(setting: &Setting, delays: Delays) -> Self {
         let first = setting.first();
-        let receiver = Receiver::with_numbers(setting.extensions, first, first);
+        let mut receiver = Receiver::with_numbers(setting.extensions, first, first);
+        if setting.marked {
+            receiver.take_marked(Marked::ALL);
+        }
+        let mut oracle = Oracle::new(setting.extensions, first.raw());
+        oracle.marked = setting.marked;
         let mut end = End::with_receiver(receiver, setting.ird, 2);
         let memory = vec![0xaa; MEMORY.2 as usize];
         let region = end.register(MEMORY.0, MEMORY.1, memory.clone());
         region.view.access = Access::LOCAL_WRITE
             .union(Access::REMOTE_WRITE)
-            .union(Access::REMOTE_READ);
+            .union(Access::REMOTE_READ)
+            .union(Access::FLUSH_GLOBAL);
         let region = end.register(WINDOW.0, WINDOW.1, vec![0xbb; WINDOW.2 as usize]);
         region.view.access = Access::LOCAL_WRITE.union(Access::REMOTE_ATOMIC);
         region.invalidation = RemoteInvalidation::Allowed;
@@ -202,7 +212,7 @@ impl Watched {
         Self {
             end,
             receiver,
-            oracle: Oracle::new(setting.extensions, first.raw()),
+            oracle,
             shadow: memory,
             open: 0,
             sends: Vec::new(),
@@ -226,7 +236,9 @@ impl Watched {
                 assert!(self.end.terminate().is_some());
                 self.faulted = true;
             }
-            Ok(Judgement::PayloadSpan(0, at, len, _)) => self.write(ulpdu, &ulpdu[at..][..len]),
+            Ok(Judgement::PayloadSpan(0 | 0x10, at, len, _)) => {
+                self.write(ulpdu, &ulpdu[at..][..len]);
+            }
             Ok(Judgement::PayloadSpan(opcode, _, len, last)) if is_send(opcode) => {
                 self.open += len;
                 if last {
@@ -249,7 +261,12 @@ impl Watched {
         let end = at + payload.len() as i128;
         if payload.is_empty() {
             assert!(self.end.terminate().is_none());
-        } else if stag == MEMORY.0 && at >= 0 && end <= MEMORY.2.into() {
+        } else if stag == MEMORY.0
+            && at >= 0
+            && end <= MEMORY.2.into()
+            // An Atomic Write is aligned.
+            && (ulpdu[1] & 0x3f != 0x10 || !self.oracle.marked || at % 8 == 0)
+        {
             self.shadow[at as usize..end as usize].copy_from_slice(payload);
             assert!(self.end.terminate().is_none());
         } else {

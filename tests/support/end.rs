@@ -24,6 +24,7 @@ use iwarp::{
     },
     crc::crc32c,
     fault::Fault,
+    flush::FlushRequest,
     lifecycle::{
         Event,
         FirstFailure,
@@ -61,6 +62,7 @@ use iwarp::{
         Segmenter, //
     },
     stag::{
+        check_flush,
         check_invalidate,
         check_source,
         check_tagged,
@@ -238,6 +240,24 @@ impl Delivery for Host {
             .map_err(NotPlaced::Refused)
     }
 
+    fn place_atomic_write(&mut self, segment: &TaggedSegment) -> Result<(), NotPlaced<Fault>> {
+        // Memory begins at a multiple of 8, whatever its tagged offset.
+        if let Some(region) = self.regions.get(&segment.stag.index()) {
+            let offset = segment.to.raw().wrapping_sub(region.view.base);
+            let checked = check_tagged(
+                Some(&region.view),
+                segment.stag,
+                segment.to,
+                segment.payload.len.into(),
+                Access::REMOTE_WRITE,
+            );
+            if checked.is_ok() {
+                check_alignment(offset)?;
+            }
+        }
+        self.place_write(segment)
+    }
+
     fn place_send(&mut self, offset: u32, payload: PayloadSpan) -> Result<(), NotPlaced<()>> {
         if self.is_absent() {
             return Err(NotPlaced::Absent);
@@ -353,6 +373,16 @@ impl Delivery for Host {
         Ok(())
     }
 
+    fn queue_flush(&mut self, request: &FlushRequest, answer: ReadRequest) -> Result<(), Fault> {
+        self.inbound.try_take();
+        let region = self.regions.get(&request.stag.index());
+        check_flush(region.map(|region| &region.view), request)?;
+        let octets = Vec::new();
+        let request = answer;
+        self.responses.push_back(Response::Read { request, octets });
+        Ok(())
+    }
+
     fn queue_atomic(
         &mut self,
         request: AtomicRequest,
@@ -456,6 +486,7 @@ impl End {
             extensions: Extensions::Off,
             takes_immediate: true,
             awaits: None,
+            common: None,
             expect_rtr: RtrKinds::NONE,
         };
         let attach = QpRequest::Attach {

@@ -9,7 +9,10 @@ use iwarp::{
         Crc,
         Markers, //
     },
-    rdmap::Extensions,
+    rdmap::{
+        Extensions,
+        Marked, //
+    },
     receiver::Receiver, //
 };
 use iwarp_fuzz::{
@@ -45,6 +48,7 @@ fn setting(rules: Rules) -> Setting {
     Setting {
         rules,
         extensions: Extensions::Rfc7306,
+        marked: true,
         ird: 2,
         receives: 2,
         asking: true,
@@ -83,6 +87,9 @@ fn segment(opcode: u8, last: bool, payload: &[u8]) -> Vec<u8> {
             };
             header.octets(payload)
         }
+        0x10 => tagged(opcode, last, MEMORY.0, MEMORY.1, b"8 octets"),
+        // A Flush of the range, GLOBAL.
+        0x11 => whole(1, &read_request(1, (1, 0), 32, (MEMORY.0, MEMORY.1))[18..]),
         7 => whole(2, &terminate_quoting(1, 1, 1, &quoted)[18..]),
         8 | 9 => whole(0, b"immediat"),
         10 => whole(1, &atomic_header(0, 3, WINDOW.0, WINDOW.1, fetch_add)),
@@ -94,7 +101,7 @@ fn segment(opcode: u8, last: bool, payload: &[u8]) -> Vec<u8> {
 /// Returns every kind of FPDU: every opcode, with each payload length of 0 to 64 octets where it
 /// has a payload.
 fn every_segment() -> impl Iterator<Item = Vec<u8>> {
-    (0..12).flat_map(|opcode| {
+    (0..12).chain([0x10, 0x11]).flat_map(|opcode| {
         let longest = if matches!(opcode, 0 | 2..=6) { 64 } else { 0 };
         (0..=longest).map(move |len| segment(opcode, true, &vec![0x77; len]))
     })
@@ -106,10 +113,14 @@ fn every_control_word_at_every_length_that_matters() {
     for word in 0..=u16::MAX {
         octets[..2].copy_from_slice(&word.to_be_bytes());
         for extensions in EXTENSIONS {
-            for len in [2, 13, 14, 17, 18, 70] {
-                let mut receiver = Receiver::new(extensions);
-                let mut oracle = Oracle::new(extensions, 1);
-                let _ = oracle.compare(&mut receiver, &octets[..len]);
+            for len in [2, 13, 14, 17, 18, 22, 46, 70] {
+                for marked in [Marked::NONE, Marked::ALL] {
+                    let mut receiver = Receiver::new(extensions);
+                    receiver.take_marked(marked);
+                    let mut oracle = Oracle::new(extensions, 1);
+                    oracle.marked = marked == Marked::ALL;
+                    let _ = oracle.compare(&mut receiver, &octets[..len]);
+                }
             }
         }
     }
@@ -121,14 +132,16 @@ fn every_pair_of_opcodes() {
     // offset 0.
     let mut judged = 0;
     for extensions in EXTENSIONS {
-        for (first, second) in (0..16).flat_map(|first| (0..16).map(move |second| (first, second)))
+        for (first, second) in (0..18).flat_map(|first| (0..18).map(move |second| (first, second)))
         {
             for (first_last, second_last) in
                 [(false, false), (false, true), (true, false), (true, true)]
             {
                 for number in [0, 1, 2, 3] {
                     let mut receiver = Receiver::new(extensions);
+                    receiver.take_marked(Marked::ALL);
                     let mut oracle = Oracle::new(extensions, 1);
+                    oracle.marked = true;
                     let one = segment(first, first_last, b"one");
                     let mut two = segment(second, second_last, b"two");
                     if two[0] & 0x80 == 0 {

@@ -21,7 +21,10 @@ use iwarp::mpa::{
     Crc,
     Markers, //
 };
-use iwarp::rdmap::Extensions;
+use iwarp::rdmap::{
+    Extensions,
+    Marked, //
+};
 use iwarp_support::start::{
     accept,
     accepted,
@@ -266,7 +269,10 @@ fn the_send_with_immediate_is_agreed_on_by_two_flags() {
 
 #[test]
 fn features_are_exchanged_where_both_ends_offer_them() {
-    const OURS: Features = Features { ulpdu_max: 9000 };
+    const OURS: Features = Features {
+        ulpdu_max: 9000,
+        marked: Marked::NONE,
+    };
     let on = Config {
         features: Some(OURS),
         ..config()
@@ -296,7 +302,11 @@ fn features_are_exchanged_where_both_ends_offer_them() {
             assert_eq!(&refusal.as_octets()[24..], b"no");
 
             // An Initiator finds them if it has offered it, and the flag is not that of its offer.
-            let theirs = Features { ulpdu_max: 7000 }.encode();
+            let theirs = Features {
+                ulpdu_max: 7000,
+                marked: Marked::NONE,
+            }
+            .encode();
             let data = [&theirs[..], b"answer"].concat();
             for octets in [
                 frame(REPLY, C | flags, 1, &data),
@@ -308,7 +318,10 @@ fn features_are_exchanged_where_both_ends_offer_them() {
                 assert_eq!(private_data, if exchanged { b"answer" } else { &data[..] });
                 let (rules, _) = accepted(judged.verdict);
                 let expected = FeatureRules {
-                    common: Some(Features { ulpdu_max: 7000 }),
+                    common: Some(Features {
+                        ulpdu_max: 7000,
+                        marked: Marked::NONE,
+                    }),
                     tell: Some(OURS),
                     awaits: None,
                 };
@@ -326,7 +339,10 @@ fn features_are_exchanged_where_both_ends_offer_them() {
 #[test]
 fn private_data_that_only_looks_like_features_is_the_consumers() {
     let on = Config {
-        features: Some(Features { ulpdu_max: 9000 }),
+        features: Some(Features {
+            ulpdu_max: 9000,
+            marked: Marked::NONE,
+        }),
         ..config()
     };
     for data in [
@@ -347,7 +363,10 @@ fn private_data_that_only_looks_like_features_is_the_consumers() {
 #[test]
 fn features_leave_room_for_private_data() {
     let on = Config {
-        features: Some(Features { ulpdu_max: 9000 }),
+        features: Some(Features {
+            ulpdu_max: 9000,
+            marked: Marked::NONE,
+        }),
         ..config()
     };
     let arrived = request(on, &enhanced(REQUEST, C | 4, 1, 1, &[]));

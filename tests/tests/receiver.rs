@@ -16,11 +16,17 @@ use iwarp::{
     ddp::Msn,
     fault::Fault,
     features::Features,
+    flush::{
+        FlushLevel,
+        FlushPlacement,
+        FlushRequest, //
+    },
     lifecycle::Event,
     mpa::start::RtrKinds,
     rdmap::{
         Extensions,
         Immediate,
+        Marked,
         ReadRequest,
         SendEvent,
         SendExtra,
@@ -151,6 +157,15 @@ impl Delivery for Recorder {
             })
     }
 
+    fn place_atomic_write(&mut self, segment: &TaggedSegment) -> Result<(), NotPlaced<Fault>> {
+        let (to, len) = (segment.to.raw(), segment.payload.len);
+        self.place(format!("atomic write {len} at {to}"))
+            .map_err(|why| match why {
+                NotPlaced::Absent => NotPlaced::Absent,
+                NotPlaced::Refused(_) => NotPlaced::Refused(Fault::TaggedBounds),
+            })
+    }
+
     fn place_send(&mut self, offset: u32, payload: PayloadSpan) -> Result<(), NotPlaced<u8>> {
         self.place(format!("send {} at {offset}", payload.len))
     }
@@ -229,6 +244,13 @@ impl Delivery for Recorder {
         self.check()
     }
 
+    fn queue_flush(&mut self, request: &FlushRequest, answer: ReadRequest) -> Result<(), Fault> {
+        let (len, kind) = (request.len, answer.sink_stag.raw());
+        self.note(format!("flush {len} answered as {kind}"));
+        assert_eq!(answer.len, 0);
+        self.check()
+    }
+
     fn queue_atomic(
         &mut self,
         request: AtomicRequest,
@@ -298,6 +320,7 @@ const PARAMS: ReceiverParams = ReceiverParams {
     extensions: Extensions::Rfc7306,
     takes_immediate: true,
     awaits: None,
+    common: None,
     expect_rtr: RtrKinds::NONE,
 };
 
@@ -436,6 +459,43 @@ fn read() -> ReadRequest {
         source_stag: Stag::new(8),
         source_to: TaggedOffset::new(0),
     }
+}
+
+fn atomic_write(len: usize) -> Vec<u8> {
+    let message = Message::AtomicWrite {
+        stag: Stag::new(5),
+        to: TaggedOffset::new(1000),
+    };
+    transmit(message, &vec![7; len], || 128).remove(0)
+}
+
+const FLUSH: FlushRequest = FlushRequest {
+    placement: FlushPlacement::GLOBAL,
+    level: FlushLevel::Region,
+    stag: Stag::new(8),
+    to: TaggedOffset::new(0),
+    len: 200,
+};
+
+fn flush(msn: u32) -> Vec<u8> {
+    let msn = Msn::new(msn);
+    let request = FLUSH;
+    transmit(Message::Flush { request, msn }, &[], || 128).remove(0)
+}
+
+/// A stream that has begun, whose ends take marked messages.
+fn marked() -> Rig {
+    let common = Features {
+        ulpdu_max: 0,
+        marked: Marked::ALL,
+    };
+    let mut rig = Rig::new(&ReceiverParams {
+        common: Some(common),
+        ..PARAMS
+    });
+    rig.feed(&[0; 8], Done);
+    rig.asked(&["FirstFpdu"], &[APPLIED]);
+    rig
 }
 
 fn atomic_request(msn: u32) -> Vec<u8> {
@@ -1071,13 +1131,140 @@ fn ready_to_receive_message_is_not_seen_by_the_consumer() {
 
 /// The first message of an Initiator that tells its features.
 fn features(ulpdu_max: u16) -> Vec<u8> {
-    transmit(Message::Features(Features { ulpdu_max }), &[], || 128).remove(0)
+    transmit(
+        Message::Features(Features {
+            ulpdu_max,
+            marked: Marked::NONE,
+        }),
+        &[],
+        || 128,
+    )
+    .remove(0)
+}
+
+#[test]
+fn marked_messages_are_taken_only_after_agreement() {
+    let mut rig = marked();
+    rig.feed(&atomic_write(8), Done);
+    rig.asked(&["atomic write 8 at 1000"], &[]);
+    rig.feed(&flush(1), Done);
+    rig.asked(&["flush 200 answered as 257"], &[Transmit]);
+    rig.feed(&read_request(2), Done);
+    rig.asked(&["read 200 true"], &[Transmit]);
+    // To whom has not agreed they are what they are without the mark.
+    let mut rig = Rig::begun();
+    rig.feed(&atomic_write(8), Done);
+    rig.asked(&["write 8 at 1000"], &[]);
+    rig.feed(&flush(1), Done);
+    rig.asked(&["read 200 true"], &[Transmit]);
+}
+
+#[test]
+fn features_of_the_first_message_agree_on_marked_messages() {
+    for marked in [Marked::NONE, Marked::FLUSH, Marked::ATOMIC_WRITE] {
+        let features = |marked| Features {
+            ulpdu_max: 200,
+            marked,
+        };
+        let mut rig = Rig::new(&ReceiverParams {
+            awaits: Some(features(Marked::ALL)),
+            ..PARAMS
+        });
+        let told = transmit(Message::Features(features(marked)), &[], || 128).remove(0);
+        let fpdu = ArrivedFpdu {
+            header: &told[2..told.len() - 4],
+            ulpdu_len: u16::from_be_bytes([told[0], told[1]]),
+            framing: Ok(()),
+        };
+        let common = rig.receiver.take_features(&mut rig.round, &fpdu);
+        assert_eq!(common, Some(features(marked)));
+        rig.feed(&atomic_write(8), Done);
+        let call = match marked {
+            Marked::ATOMIC_WRITE => "atomic write 8 at 1000",
+            _ => "write 8 at 1000",
+        };
+        rig.asked(&[call, "FirstFpdu"], &[APPLIED]);
+        rig.feed(&flush(1), Done);
+        let call = match marked {
+            Marked::FLUSH => "flush 200 answered as 257",
+            _ => "read 200 true",
+        };
+        rig.asked(&[call], &[Transmit]);
+    }
+}
+
+#[test]
+fn atomic_write_has_eight_octets_in_one_segment() {
+    for len in [0, 7, 9] {
+        let mut rig = marked();
+        rig.feed(&atomic_write(len), Done);
+        rig.faulted(&["AtomicWriteLength true"]);
+    }
+    let mut part = atomic_write(8);
+    part[2] &= !0x40;
+    let mut rig = marked();
+    rig.feed(&part, Done);
+    rig.faulted(&["AtomicWriteLength true"]);
+}
+
+#[test]
+fn atomic_write_waits_for_its_memory() {
+    let mut rig = marked();
+    rig.host.placed = vec![NotPlaced::Absent];
+    rig.feed(&atomic_write(8), Kept);
+    rig.asked(&["atomic write 8 at 1000"], &[FetchIn]);
+    rig.resume(Done);
+    rig.asked(&["atomic write 8 at 1000"], &[]);
+    let mut rig = marked();
+    rig.host.placed = vec![NotPlaced::Refused(4)];
+    rig.feed(&atomic_write(8), Done);
+    rig.faulted(&["atomic write 8 at 1000", "TaggedBounds true"]);
+}
+
+/// Immediate Data behind an Atomic Write does not tell its length.
+#[test]
+fn atomic_write_ends_what_was_written() {
+    let mut rig = marked();
+    rig.feed(&write_of(5)[0], Done);
+    rig.feed(&atomic_write(8), Done);
+    rig.feed(&immediate(1), Done);
+    rig.asked(
+        &[
+            "write 5 at 1000",
+            "atomic write 8 at 1000",
+            "take for immediate",
+            "received 3 after 0",
+        ],
+        &[NotifyCompletions],
+    );
+}
+
+#[test]
+fn flush_takes_the_place_of_a_read() {
+    let mut rig = marked();
+    rig.host.refuses = Some(Fault::SourceNoRight);
+    rig.feed(&flush(1), Done);
+    rig.faulted(&["flush 200 answered as 257", "SourceNoRight true"]);
+    let mut rig = marked();
+    rig.host.room = QueueRoom::Full;
+    rig.feed(&flush(1), Done);
+    rig.faulted(&["ReadDepth true"]);
+    let mut rig = marked();
+    // What it asks for.
+    let mut unknown = flush(1);
+    unknown[2 + 18 + 3] = 4;
+    rig.feed(&unknown, Done);
+    rig.faulted(&["FlushKind true"]);
 }
 
 #[test]
 fn features_are_taken_once() {
     let mut rig = Rig::new(&ReceiverParams {
-        awaits: Some(Features { ulpdu_max: 200 }),
+        awaits: Some(Features {
+            ulpdu_max: 200,
+            marked: Marked::NONE,
+        }),
+        common: None,
         ..PARAMS
     });
     assert!(rig.receiver.awaits_features());
@@ -1093,7 +1280,10 @@ fn features_are_taken_once() {
     };
     assert_eq!(
         take(&mut rig, &fpdu, Ok(())),
-        Some(Features { ulpdu_max: 200 })
+        Some(Features {
+            ulpdu_max: 200,
+            marked: Marked::NONE
+        })
     );
     assert!(!rig.receiver.awaits_features() && rig.receiver.is_untouched());
     assert_eq!(rig.round.accepted, 1);
@@ -1101,7 +1291,11 @@ fn features_are_taken_once() {
     rig.asked(&[], &[]);
     for (fpdu, framing) in [(fpdu, Err(Fault::Crc)), (send(1, 4), Ok(()))] {
         let mut rig = Rig::new(&ReceiverParams {
-            awaits: Some(Features { ulpdu_max: 200 }),
+            awaits: Some(Features {
+                ulpdu_max: 200,
+                marked: Marked::NONE,
+            }),
+            common: None,
             ..PARAMS
         });
         assert_eq!(take(&mut rig, &fpdu, framing), None);

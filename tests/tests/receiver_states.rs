@@ -15,11 +15,18 @@ use iwarp::{
     },
     ddp::Msn,
     fault::Fault,
+    features::Features,
+    flush::{
+        FlushLevel,
+        FlushPlacement,
+        FlushRequest, //
+    },
     lifecycle::Event,
     mpa::start::RtrKinds,
     rdmap::{
         Extensions,
         Immediate,
+        Marked,
         ReadRequest,
         SendEvent,
         SendExtra,
@@ -124,6 +131,10 @@ impl Delivery for Model {
         self.place(Fault::TaggedBounds)
     }
 
+    fn place_atomic_write(&mut self, _segment: &TaggedSegment) -> Result<(), NotPlaced<Fault>> {
+        self.place(Fault::AtomicUnaligned)
+    }
+
     fn place_send(&mut self, _offset: u32, _payload: PayloadSpan) -> Result<(), NotPlaced<()>> {
         assert_eq!(self.taken, self.done + 1);
         self.place(())
@@ -202,6 +213,11 @@ impl Delivery for Model {
         self.requests += 1;
         assert!(self.requests <= 2);
         Ok(())
+    }
+
+    fn queue_flush(&mut self, _request: &FlushRequest, answer: ReadRequest) -> Result<(), Fault> {
+        assert_eq!(answer.len, 0);
+        self.queue_read(answer, None)
     }
 
     fn queue_atomic(
@@ -294,6 +310,10 @@ impl State {
                 extensions: Extensions::Rfc7306,
                 takes_immediate,
                 awaits: None,
+                common: Some(Features {
+                    ulpdu_max: 0,
+                    marked: Marked::ALL,
+                }),
                 expect_rtr: RtrKinds::NONE,
             }),
             model: Model {
@@ -347,6 +367,13 @@ impl State {
             to: TaggedOffset::new(0),
             operation: AtomicOperation::FetchAdd { add: 1, mask: 0 },
         };
+        let flush = FlushRequest {
+            placement: FlushPlacement::GLOBAL,
+            level: FlushLevel::Range,
+            stag: Stag::new(8),
+            to: TaggedOffset::new(0),
+            len: 8,
+        };
         let answer = AtomicResponse {
             identifier: 6,
             original: 1,
@@ -382,6 +409,20 @@ impl State {
             one(
                 Message::AtomicRequest {
                     request,
+                    msn: self.read,
+                },
+                0,
+            ),
+            one(
+                Message::AtomicWrite {
+                    stag: Stag::new(5),
+                    to: TaggedOffset::new(0),
+                },
+                8,
+            ),
+            one(
+                Message::Flush {
+                    request: flush,
                     msn: self.read,
                 },
                 0,
@@ -547,7 +588,7 @@ fn every_short_conversation_keeps_the_promises() {
 fn answers_are_reached() {
     let mut state = State::new(false, true);
     // A Read Response, the Atomic Response, and one without octets.
-    for nth in [12, 15, 14] {
+    for nth in [14, 17, 16] {
         let fpdu = state.fpdus().remove(nth);
         state = state.after(&Input::Fpdu(fpdu, Answer::Good));
     }

@@ -11,10 +11,16 @@ use iwarp::{
     ddp::Msn,
     fault::Fault,
     features::Features,
+    flush::{
+        FlushLevel,
+        FlushPlacement,
+        FlushRequest, //
+    },
     mpa::negotiate::Rtr,
     rdmap::{
         Extensions,
         Immediate,
+        Marked,
         ReadRequest,
         SendEvent,
         SendExtra,
@@ -244,8 +250,54 @@ fn read_of_nothing_confirms_a_write() {
 }
 
 #[test]
+fn atomic_write_is_confirmed_by_a_read() {
+    let mut sender = sender();
+    let to = TaggedOffset::new(64);
+    let op = PayloadOp::AtomicWrite {
+        stag: Stag::new(5),
+        to,
+    };
+    let begun = sender.begin_payload(op, 8, SendEvent::Silent, Job::Confirm(4));
+    assert_eq!(begun, Ok(()));
+    let message = Message::AtomicWrite {
+        stag: Stag::new(5),
+        to,
+    };
+    assert_eq!(current(&sender), (message, 8));
+    assert_eq!(end(&mut sender).1, MessageEnd::AwaitConfirmation(4));
+}
+
+#[test]
+fn flush_is_numbered_among_reads() {
+    let mut sender = sender();
+    let request = FlushRequest {
+        placement: FlushPlacement::GLOBAL,
+        level: FlushLevel::Range,
+        stag: Stag::new(5),
+        to: TaggedOffset::new(64),
+        len: 100,
+    };
+    sender.begin_flush(request, 3);
+    assert_eq!(sender.current.as_ref().unwrap().job, Job::AwaitResponse(3));
+    let message = Message::Flush {
+        request,
+        msn: NUMBER[0],
+    };
+    assert_eq!(end(&mut sender), (message, MessageEnd::Nothing));
+    sender.begin_read(READ, Job::AwaitResponse(1));
+    let read = Message::ReadRequest {
+        request: READ,
+        msn: NUMBER[1],
+    };
+    assert_eq!(end(&mut sender).0, read);
+}
+
+#[test]
 fn stream_begins_with_features_and_ready_to_receive() {
-    let features = Features { ulpdu_max: 300 };
+    let features = Features {
+        ulpdu_max: 300,
+        marked: Marked::NONE,
+    };
     let nothing = Message::Write {
         stag: Stag::ZERO,
         to: TaggedOffset::new(0),

@@ -32,7 +32,10 @@ use iwarp::{
         Crc,
         Markers, //
     },
-    rdmap::Extensions, //
+    rdmap::{
+        Extensions,
+        Marked, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -458,9 +461,10 @@ pub(in crate::cm) fn config(device: &Device, role: Role) -> Config {
         } else {
             Extensions::Rfc7306
         },
-        features: settings
-            .ulpdu_limit()
-            .map(|ulpdu_max| Features { ulpdu_max }),
+        features: settings.ulpdu_limit().map(|ulpdu_max| Features {
+            ulpdu_max,
+            marked: Marked::ALL,
+        }),
         ..Config::default()
     }
 }

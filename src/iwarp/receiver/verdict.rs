@@ -139,8 +139,12 @@ pub enum Segment {
     Empty,
     /// A segment of an RDMA Write.
     Write(TaggedSegment),
+    /// An Atomic Write: 8 octets.
+    AtomicWrite(TaggedSegment),
     /// An RDMA Read Request.
     ReadRequest(Queued<ReadRequest>),
+    /// A Flush: the header of the marked Read Request ([`crate::flush::FlushRequest`]).
+    Flush(Queued<ReadRequest>),
     /// A segment of an RDMA Read Response.
     ReadResponse(TaggedSegment),
     /// A segment of a Send.

@@ -38,6 +38,10 @@ use crate::{
     },
     fault::Fault,
     features::Features,
+    flush::{
+        answered_as,
+        FlushRequest, //
+    },
     lifecycle::Event,
     mpa::{
         negotiate::Rtr,
@@ -137,6 +141,13 @@ pub trait Delivery {
     /// Those of [`crate::stag::check_tagged`].
     fn place_write(&mut self, segment: &TaggedSegment) -> Result<(), NotPlaced<Fault>>;
 
+    /// Places the 8 octets of an Atomic Write by one store.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::stag::check_tagged`] and [`crate::atomic::check_alignment`].
+    fn place_atomic_write(&mut self, segment: &TaggedSegment) -> Result<(), NotPlaced<Fault>>;
+
     /// Places a payload, which is not empty, at `offset` of the receive taken last.
     ///
     /// # Errors
@@ -228,6 +239,14 @@ pub trait Delivery {
     ///
     /// Those of [`crate::stag::check_source`].
     fn queue_read(&mut self, request: ReadRequest, quoted: Option<Quoted>) -> Result<(), Fault>;
+
+    /// Checks what a Flush names, carries it out, and queues its answer, a Read of no octets. All
+    /// that the peer has sent before is placed.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::stag::check_flush`].
+    fn queue_flush(&mut self, request: &FlushRequest, answer: ReadRequest) -> Result<(), Fault>;
 
     /// Checks the target of an atomic operation, and queues the operation, likewise.
     ///
@@ -371,6 +390,7 @@ impl Written {
 #[derive(Clone, Copy, Debug)]
 enum AbsentPayload<S> {
     Write(TaggedSegment),
+    AtomicWrite(TaggedSegment),
     Send(SendSegment, SendPlacement),
     Response(ReadPlacement, S, PayloadSpan),
     /// The value that the target of an atomic operation had.
@@ -461,6 +481,8 @@ pub struct ReceiverParams {
     pub takes_immediate: bool,
     /// What this end can do, if the peer tells in its first FPDU what it can do.
     pub awaits: Option<Features>,
+    /// What both ends can do, if the peer has told already.
+    pub common: Option<Features>,
     /// Allowed kinds of the first FPDU after that, if the peer promised to send first (MPA-41).
     pub expect_rtr: RtrKinds,
 }
@@ -485,12 +507,15 @@ pub struct StreamReceiver<S> {
 
 impl<S> StreamReceiver<S> {
     /// Begins a stream.
-    pub const fn new(params: &ReceiverParams) -> Self {
+    pub fn new(params: &ReceiverParams) -> Self {
         Self::with(Receiver::new(params.extensions), params)
     }
 
     /// Begins a stream whose numbers are those of `receiver`, which may be about to wrap.
-    pub const fn with(receiver: Receiver, params: &ReceiverParams) -> Self {
+    pub fn with(mut receiver: Receiver, params: &ReceiverParams) -> Self {
+        if let Some(common) = params.common {
+            receiver.take_marked(common.marked);
+        }
         Self {
             receiver,
             progress: None,
@@ -560,7 +585,9 @@ impl<S> StreamReceiver<S> {
         let theirs = Features::of_message(fpdu.header, fpdu.ulpdu_len);
         let theirs = theirs.filter(|_| fpdu.framing.is_ok())?;
         round.accept();
-        Some(ours.common(theirs))
+        let common = ours.common(theirs);
+        self.receiver.take_marked(common.marked);
+        Some(common)
     }
 
     /// Returns which message the next FPDU continues; [`None`] between two messages, or while an
@@ -694,6 +721,9 @@ impl<S> StreamReceiver<S> {
         let placed = match core::mem::replace(&mut self.flow, Flow::Going) {
             Flow::AwaitsMemory(AbsentPayload::Write(segment)) => {
                 self.place_write(delivery, &segment)
+            }
+            Flow::AwaitsMemory(AbsentPayload::AtomicWrite(segment)) => {
+                self.place_atomic_write(delivery, &segment)
             }
             Flow::AwaitsMemory(AbsentPayload::Send(segment, placement)) => {
                 self.place_send(delivery, round, &segment, placement)
@@ -831,6 +861,10 @@ impl<S> StreamReceiver<S> {
         match segment {
             Segment::Empty => Ok(()),
             Segment::Write(segment) => self.take_write(delivery, segment),
+            Segment::AtomicWrite(segment) => {
+                self.written = Written::default();
+                self.place_atomic_write(delivery, segment)
+            }
             Segment::Send(segment) => self.take_send(delivery, round, segment),
             Segment::ReadResponse(segment) => {
                 let (placement, sink) = delivery.read_response(segment)?;
@@ -848,6 +882,13 @@ impl<S> StreamReceiver<S> {
             Segment::ReadRequest(request) => {
                 let request = request.admit(delivery.request_room())?;
                 delivery.queue_read(request, fpdu.quoted())?;
+                round.after.insert(After::Transmit);
+                Ok(())
+            }
+            Segment::Flush(header) => {
+                let header = header.admit(delivery.request_room())?;
+                let request = FlushRequest::of_request(&header)?;
+                delivery.queue_flush(&request, answered_as(&header))?;
                 round.after.insert(After::Transmit);
                 Ok(())
             }
@@ -982,6 +1023,18 @@ impl<S> StreamReceiver<S> {
         match delivery.place_write(segment) {
             Ok(()) => Ok(()),
             Err(NotPlaced::Absent) => self.absent(AbsentPayload::Write(*segment)),
+            Err(NotPlaced::Refused(fault)) => Err(Stop::Fault(fault)),
+        }
+    }
+
+    fn place_atomic_write(
+        &mut self,
+        delivery: &mut impl Delivery<Sink = S>,
+        segment: &TaggedSegment,
+    ) -> Result<(), Stop> {
+        match delivery.place_atomic_write(segment) {
+            Ok(()) => Ok(()),
+            Err(NotPlaced::Absent) => self.absent(AbsentPayload::AtomicWrite(*segment)),
             Err(NotPlaced::Refused(fault)) => Err(Stop::Fault(fault)),
         }
     }

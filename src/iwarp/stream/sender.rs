@@ -9,7 +9,7 @@
 //!    one whose turn it is ([`StreamSender::take_turn`]), for a request of the peer
 //!    ([`StreamSender::answer_read`], [`StreamSender::answer_atomic`]) or of the consumer
 //!    ([`StreamSender::begin_payload`], [`StreamSender::begin_read`],
-//!    [`StreamSender::begin_atomic`]).
+//!    [`StreamSender::begin_flush`], [`StreamSender::begin_atomic`]).
 //! 2. It cuts an FPDU of it ([`Outgoing::segmenter`]).
 //! 3. If that was the last one, [`StreamSender::end_message`] says what follows.
 //!
@@ -25,6 +25,7 @@ use crate::{
     },
     ddp::Msn,
     features::Features,
+    flush::FlushRequest,
     mpa::negotiate::Rtr,
     rdmap::{
         Extensions,
@@ -163,6 +164,13 @@ pub enum PayloadOp {
         to: TaggedOffset,
         /// Immediate Data that follows.
         immediate: Option<[u8; 4]>,
+    },
+    /// An Atomic Write, of 8 octets.
+    AtomicWrite {
+        /// The buffer at the peer.
+        stag: Stag,
+        /// Where in it they go.
+        to: TaggedOffset,
     },
 }
 
@@ -320,6 +328,7 @@ impl<S: Copy> StreamSender<S> {
                 let behind = immediate.map(|value| immediate_data(value, solicited));
                 (Message::Write { stag, to }, behind)
             }
+            PayloadOp::AtomicWrite { stag, to } => (Message::AtomicWrite { stag, to }, None),
         };
         self.current = Some(Outgoing {
             segmenter: Segmenter::new(message, len),
@@ -336,6 +345,14 @@ impl<S: Copy> StreamSender<S> {
         let msn = self.read.advance();
         let message = Message::ReadRequest { request, msn };
         self.current = Some(Outgoing::bare(message, job));
+    }
+
+    /// Begins a Flush. The caller has recorded it as a Read of no octets
+    /// ([`crate::flush::answered_as`]), likewise.
+    pub fn begin_flush(&mut self, request: FlushRequest, slot: S) {
+        let msn = self.read.advance();
+        let message = Message::Flush { request, msn };
+        self.current = Some(Outgoing::bare(message, Job::AwaitResponse(slot)));
     }
 
     /// Begins an atomic operation on the buffer of the peer; returns the identifier of its answer,

@@ -17,6 +17,7 @@ use iwarp::{
         AtomicResponse, //
     },
     fault::Fault,
+    flush::FlushRequest,
     lifecycle::Event,
     mpa,
     rdmap::ReadRequest,
@@ -26,7 +27,8 @@ use iwarp::{
         QueueRoom,
         Queued,
         SendSegment,
-        TaggedSegment, //
+        TaggedSegment,
+        ATOMIC_WRITE_LEN, //
     },
     stag::Stag,
     stream::{
@@ -136,11 +138,17 @@ pub(super) fn place_write(
 ) -> Result<(), NotPlaced<Fault>> {
     access.write(segment, |inside, at| {
         let copied = inside.memory().copy_from_inbound(at, inbound, pos, len);
-        copied.map_err(|error| match error {
-            EAGAIN => NotPlaced::Absent,
-            _ => NotPlaced::Refused(Fault::LocalPlacement),
-        })
+        copied.map_err(not_written)
     })
+}
+
+/// Returns why a Write is not placed.
+#[inline]
+fn not_written(error: Error) -> NotPlaced<Fault> {
+    match error {
+        EAGAIN => NotPlaced::Absent,
+        _ => NotPlaced::Refused(Fault::LocalPlacement),
+    }
 }
 
 impl From<NotCopied> for NotPlaced<WcStatus> {
@@ -168,10 +176,35 @@ impl Delivery for RxDelivery<'_, '_> {
         match self.again {
             None => place_write(self.inbound, payload, &access, segment),
             Some(again) => access.write(segment, |inside, at| {
-                let wanted = Wanted::new(region, inside, at, payload.1, LocalUse::Sink);
-                again.place_write(self.qp, self.inbound, payload, inside, wanted)
+                let (pos, len) = payload;
+                let wanted = Wanted::new(region, inside, at, len, LocalUse::Sink);
+                let copy =
+                    |memory: &Memory, at| memory.copy_from_inbound(at, self.inbound, pos, len);
+                again.place_write(self.qp, inside, wanted, copy)
             }),
         }
+    }
+
+    fn place_atomic_write(&mut self, segment: &TaggedSegment) -> Result<(), NotPlaced<Fault>> {
+        let invalid = Fault::TaggedInvalidStag;
+        let region = self.cache.get(&self.qp.regions, segment.stag);
+        let region = region.ok_or(invalid)?;
+        let access = PeerAccess::open(region, self.qp.stream_id(), Some(self.off));
+        let access = access.ok_or(invalid)?;
+        // In one piece, however they lie in TCP's queue: aligned memory gets them by one store.
+        let mut octets = [0; ATOMIC_WRITE_LEN as usize];
+        let (pos, len) = payload_of(self.pos, segment.payload);
+        if len != octets.len() || !self.inbound.peek(pos, &mut octets) {
+            return Err(NotPlaced::Refused(Fault::LocalPlacement));
+        }
+        access.write_atomic(segment, |inside, at| match self.again {
+            None => inside.memory().write(at, &octets).map_err(not_written),
+            Some(again) => {
+                let wanted = Wanted::new(region, inside, at, len, LocalUse::Sink);
+                let write = |memory: &Memory, at| memory.write(at, &octets);
+                again.place_write(self.qp, inside, wanted, write)
+            }
+        })
     }
 
     #[inline(always)]
@@ -325,6 +358,23 @@ impl Delivery for RxDelivery<'_, '_> {
         Ok(())
     }
 
+    fn queue_flush(&mut self, request: &FlushRequest, answer: ReadRequest) -> Result<(), Fault> {
+        let invalid = Fault::SourceInvalidStag;
+        let region = self.cache.get(&self.qp.regions, request.stag);
+        let region = region.ok_or(invalid)?;
+        let access = PeerAccess::open(region, self.qp.stream_id(), Some(self.off));
+        access.ok_or(invalid)?.flush(request)?;
+        // All that came before is stored, and the answer is sent under locks taken later: who sees
+        // it, sees that. No region grants more than that.
+        self.qp.put_request(InboundRequest::Read(InboundRead {
+            request: answer,
+            source: None,
+            quoted: None,
+        }))?;
+        self.qp.device.stats.rx_read_requests.inc();
+        Ok(())
+    }
+
     fn queue_atomic(
         &mut self,
         request: AtomicRequest,
@@ -456,19 +506,16 @@ impl Again<'_> {
         })
     }
 
-    /// Places octets of the receive queue in `wanted`, for a Write.
+    /// Places the octets of a Write in `wanted`, by `copy(memory, offset)`.
     #[cold]
     fn place_write(
         &self,
         qp: &QpShared,
-        inbound: &mut Inbound<'_>,
-        (pos, len): (usize, usize),
         inside: &RegionGuard<'_>,
         wanted: Wanted,
+        copy: impl FnOnce(&Memory, u64) -> Result,
     ) -> Result<(), NotPlaced<Fault>> {
-        let copied = wanted.copy(inside, self.fetched, |memory, at| {
-            memory.copy_from_inbound(at, inbound, pos, len)
-        });
+        let copied = wanted.copy(inside, self.fetched, copy);
         copied.map_err(|error| match error {
             EAGAIN => self.wants(qp, Halt::Wants(wanted)),
             ENOMEM => NotPlaced::Refused(Fault::LocalPlacement),

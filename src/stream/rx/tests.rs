@@ -33,6 +33,7 @@ mod streams {
     use iwarp::{
         features::Features,
         mpa::negotiate::FeatureRules,
+        rdmap::Marked,
         segment::{
             Message,
             Segmenter, //
@@ -220,7 +221,10 @@ mod streams {
     }
 
     /// What the receiver of a Responder can do in these tests.
-    const OURS: Features = Features { ulpdu_max: 20_000 };
+    const OURS: Features = Features {
+        ulpdu_max: 20_000,
+        marked: Marked::NONE,
+    };
 
     /// Returns the first FPDU of an Initiator that tells its features.
     fn features(theirs: Features) -> Result<[u8; 32]> {
@@ -260,7 +264,10 @@ mod streams {
     fn features_of_the_initiator_are_no_message_of_its_consumer() -> Result {
         for (theirs, common) in [(30_000, 20_000), (10_000, 10_000), (0, 0)] {
             let rig = awaiting()?;
-            let told = features(Features { ulpdu_max: theirs })?;
+            let told = features(Features {
+                ulpdu_max: theirs,
+                marked: Marked::NONE,
+            })?;
             rig.say(0, &told[..31])?;
             rig.work();
             assert_eq!((rig.left(0), rig.connection(0).ulpdu_max()), (31, 0));

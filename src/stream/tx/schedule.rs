@@ -17,7 +17,13 @@ use iwarp::{
     },
     ddp::UntaggedHeader,
     fault::Fault,
+    flush::{
+        answered_as,
+        FlushPlacement,
+        FlushRequest, //
+    },
     rdmap::{
+        Marked,
         ReadRequest,
         SendEvent, //
     },
@@ -25,6 +31,7 @@ use iwarp::{
         Outstanding,
         ReadState, //
     },
+    receiver::ATOMIC_WRITE_LEN,
     stag::{
         Stag,
         TaggedOffset, //
@@ -238,6 +245,7 @@ impl TxStream {
     #[inline]
     fn begin(&mut self, qp: &QpShared, slot: Slot) -> Result<(), WcStatus> {
         let Self {
+            conn,
             source,
             wr,
             context,
@@ -256,8 +264,17 @@ impl TxStream {
                 to: TaggedOffset::new(*to),
                 immediate: *immediate,
             },
+            SendOp::AtomicWrite { stag, to } => {
+                let agreed = context.reads && conn.takes(Marked::ATOMIC_WRITE);
+                check_atomic_write(agreed, *to, len)?;
+                PayloadOp::AtomicWrite {
+                    stag: *stag,
+                    to: TaggedOffset::new(*to),
+                }
+            }
             SendOp::Read { .. }
             | SendOp::Atomic { .. }
+            | SendOp::Flush(_)
             | SendOp::RegMr { .. }
             | SendOp::Bind(_)
             | SendOp::LocalInv { .. } => return self.begin_other(qp, slot, len),
@@ -291,10 +308,12 @@ impl TxStream {
     /// As [`TxStream::begin`], for requests that send no payload; `len` octets are transferred.
     #[inline(never)]
     fn begin_other(&mut self, qp: &QpShared, slot: Slot, len: u32) -> Result<(), WcStatus> {
-        let Self { wr, context, .. } = self;
+        let Self {
+            conn, wr, context, ..
+        } = self;
         match &wr.op {
             // `begin` has made messages of these.
-            SendOp::Send(_) | SendOp::Write { .. } => {
+            SendOp::Send(_) | SendOp::Write { .. } | SendOp::AtomicWrite { .. } => {
                 warn_on_once!(true);
                 Err(WcStatus::LocalQpOperation)
             }
@@ -320,6 +339,9 @@ impl TxStream {
             } => {
                 let target = (*stag, TaggedOffset::new(*to));
                 context.begin_atomic(qp, &wr.payload, slot, target, *operation)
+            }
+            SendOp::Flush(request) => {
+                context.begin_flush(qp, slot, *request, conn.takes(Marked::FLUSH))
             }
             SendOp::RegMr {
                 region,
@@ -365,20 +387,23 @@ impl QpShared {
     /// Returns whether the request has to wait for outstanding Reads.
     #[inline]
     fn must_wait(&self, wr: &SendWr, writes: WriteCompletion) -> bool {
-        let reads = matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. })
-            || self.is_confirmed(wr, writes);
+        let reads = matches!(
+            wr.op,
+            SendOp::Read { .. } | SendOp::Atomic { .. } | SendOp::Flush(_)
+        ) || self.is_confirmed(wr, writes);
         (wr.fence || reads) && self.must_wait_for_reads(wr, reads)
     }
 
     /// Returns whether a Read behind the request completes it.
     #[inline]
     fn is_confirmed(&self, wr: &SendWr, writes: WriteCompletion) -> bool {
-        match writes {
-            WriteCompletion::Accepted => false,
-            WriteCompletion::Placed => {
-                matches!(wr.op, SendOp::Write { .. })
-                    && (wr.signalled || self.sq.signal_policy() == SignalPolicy::All)
+        match (&wr.op, writes) {
+            // It is complete once the peer has stored it.
+            (SendOp::AtomicWrite { .. }, _) => true,
+            (SendOp::Write { .. }, WriteCompletion::Placed) => {
+                wr.signalled || self.sq.signal_policy() == SignalPolicy::All
             }
+            _ => false,
         }
     }
 
@@ -421,6 +446,22 @@ impl QpShared {
     }
 }
 
+/// Checks an Atomic Write of `len` octets, to a peer that has `agreed` to take it.
+///
+/// # Errors
+///
+/// [`WcStatus::LocalQpOperation`] if it has not, or for an address that is not a multiple of 8;
+/// [`WcStatus::LocalLength`] for any other length than 8.
+fn check_atomic_write(agreed: bool, to: u64, len: u32) -> Result<(), WcStatus> {
+    if !agreed || to % u64::from(ATOMIC_WRITE_LEN) != 0 {
+        return Err(WcStatus::LocalQpOperation);
+    }
+    if len != u32::from(ATOMIC_WRITE_LEN) {
+        return Err(WcStatus::LocalLength);
+    }
+    Ok(())
+}
+
 impl TxContext {
     /// Finds the regions of a payload of `len` octets. The list of a message of one FPDU is checked
     /// when it is packed, before any octet is sent.
@@ -456,6 +497,36 @@ impl TxContext {
         let state = Outstanding::Read(ReadState::new(&request));
         qp.sq.read_sent(Some(slot), state, sink, invalidate);
         self.sender.begin_read(request, Job::AwaitResponse(slot));
+        Ok(())
+    }
+
+    /// Starts a Flush. A peer that has not `agreed` is asked for no octets: its answer says that
+    /// what was sent before is placed, and that is what GLOBAL asks for.
+    ///
+    /// # Errors
+    ///
+    /// [`WcStatus::LocalQpOperation`] if the peer takes no Reads, or cannot be asked for more.
+    fn begin_flush(
+        &mut self,
+        qp: &QpShared,
+        slot: Slot,
+        request: FlushRequest,
+        agreed: bool,
+    ) -> Result<(), WcStatus> {
+        let persistent = request.placement.contains(FlushPlacement::PERSISTENT);
+        if !self.reads || (persistent && !agreed) {
+            return Err(WcStatus::LocalQpOperation);
+        }
+        if agreed {
+            let answer = answered_as(&request.to_request());
+            let state = Outstanding::Read(ReadState::new(&answer));
+            qp.sq.read_sent(Some(slot), state, None, None);
+            self.sender.begin_flush(request, slot);
+        } else {
+            qp.await_confirmation(Some(slot));
+            self.sender
+                .begin_read(ReadRequest::NOTHING, Job::AwaitResponse(slot));
+        }
         Ok(())
     }
 

@@ -59,6 +59,7 @@ mod tx {
             Rtr, //
         },
         rdmap::{
+            Marked,
             ReadRequest,
             SendExtra, //
         },
@@ -536,8 +537,14 @@ mod tx {
     fn stream_of_an_initiator_begins_with_its_features() -> Result {
         let (near, far) = pair(Family::V4)?;
         let (ours, theirs) = (
-            Features { ulpdu_max: 50_000 },
-            Features { ulpdu_max: 40_002 },
+            Features {
+                ulpdu_max: 50_000,
+                marked: Marked::NONE,
+            },
+            Features {
+                ulpdu_max: 40_002,
+                marked: Marked::NONE,
+            },
         );
         let params = StreamParams {
             send_rtr: Some(Rtr::Write),

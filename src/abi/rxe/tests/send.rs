@@ -173,13 +173,60 @@ mod suite {
     }
 
     #[test]
+    fn an_atomic_write_names_the_peers_buffer() -> Result {
+        let mut head = head(OP_ATOMIC_WRITE, SendFlags::empty(), 0);
+        head[LEN_AT..LEN_AT + 4].copy_from_slice(&8u32.to_ne_bytes());
+        let wr = taken(&head)?;
+        let SendOp::AtomicWrite { stag, to } = wr.op else {
+            return Err(EINVAL);
+        };
+        assert_eq!((stag.raw(), to), (0xb0b0_b0b0, 0x0102_0304_0506_0708));
+        assert_eq!(wr.payload.inline().map(<[u8]>::len), Some(8));
+        Ok(())
+    }
+
+    /// Makes the first octets of a Flush of 5000 octets.
+    fn flush_of(placement: u8, level: u8, num_sge: u32) -> [u8; SEND_LEN] {
+        let mut head = head(OP_FLUSH, SendFlags::empty(), num_sge);
+        (head[40], head[41]) = (placement, level);
+        head[LEN_AT..LEN_AT + 4].copy_from_slice(&5000u32.to_ne_bytes());
+        head
+    }
+
+    #[test]
+    fn a_flush_has_a_range_and_no_payload() -> Result {
+        for (bits, level) in [(1, FlushLevel::Range), (2, FlushLevel::Region)] {
+            let wr = taken(&flush_of(bits, level as u8, 0))?;
+            let SendOp::Flush(request) = wr.op else {
+                return Err(EINVAL);
+            };
+            let expected = FlushRequest {
+                placement: FlushPlacement::from_bits(bits).ok_or(EINVAL)?,
+                level,
+                stag: Stag::new(0xb1b1_b1b1),
+                to: TaggedOffset::new(0x0102_0304_0506_0708),
+                len: 5000,
+            };
+            assert!(request == expected);
+            assert_eq!(wr.payload.len(), 0);
+            assert!(wr.payload.inline().is_none());
+        }
+        let refused = Some((ID, WcStatus::LocalQpOperation));
+        for (placement, level, num_sge) in [(0, 0, 0), (4, 0, 0), (1, 2, 0), (1, 0, 1)] {
+            assert_eq!(refusal(&flush_of(placement, level, num_sge)), refused);
+        }
+        Ok(())
+    }
+
+    #[test]
     fn no_other_opcode_can_be_posted() {
         // 10 is a Send with TSO, 11 is driver-specific; the kernel's opcodes begin at 0x20 and
         // 0xf0.
         let known = OP_WRITE..=OP_SEND_WITH_INV;
         let high = [1 << 8, 1 << 16 | OP_SEND, 1 << 31 | OP_WRITE, u32::MAX];
         for opcode in Iterator::chain(0..=u32::from(u8::MAX), high) {
-            let expected = if known.contains(&opcode) {
+            // A Flush has no list.
+            let expected = if known.contains(&opcode) || opcode == OP_ATOMIC_WRITE {
                 None
             } else {
                 Some((ID, WcStatus::LocalQpOperation))

@@ -108,6 +108,8 @@ impl RtrKinds {
             },
             Segment::Send(_)
             | Segment::Write(_)
+            | Segment::AtomicWrite(_)
+            | Segment::Flush(_)
             | Segment::ReadResponse(_)
             | Segment::Terminate(_)
             | Segment::Immediate(_)
