@@ -22,12 +22,19 @@ use crate::{
     frame::{
         flag,
         hex,
+        read_response,
         send,
         untagged,
         write,
         Depths,
+        Read,
         Segment,
-        Start, //
+        Start,
+        READ_REQUEST_LEN, //
+    },
+    puppet::{
+        access,
+        Region, //
     },
     wire::{
         fail,
@@ -49,6 +56,12 @@ pub(super) fn cases() -> Vec<Case> {
         reply_that_only_looks_like_one_with_features: "MPA-3",
         markers_keep_fpdus_short: "MPA-28",
         long_fpdus_are_cut_for_the_path: "MPA-28",
+        flush_is_answered_behind_what_was_written: "EXT-86",
+        flush_is_checked: "EXT-86",
+        flush_counts_as_a_read: "EXT-86 RDMAP-129",
+        atomic_write_is_stored: "EXT-86",
+        atomic_write_is_checked: "EXT-86",
+        marked_messages_of_who_did_not_agree: "RDMAP-25 EXT-86",
     ];
     list.push(case("features_by_setting", "MPA-3", features_by_setting).alone());
     list
@@ -57,15 +70,58 @@ pub(super) fn cases() -> Vec<Case> {
 /// The limit of a device.
 const LIMIT: u16 = 32_782;
 
-/// Returns the octets that tell a limit.
+/// The marked messages: Flush, Atomic Write.
+const FLUSH: u16 = 1;
+const ATOMIC_WRITE: u16 = 2;
+
+/// Returns the octets that tell a limit, and that both marked messages are taken.
 fn block(ulpdu_max: u16) -> Vec<u8> {
-    [&b"rW\x08\0\0\0"[..], &ulpdu_max.to_be_bytes()].concat()
+    block_with(ulpdu_max, FLUSH | ATOMIC_WRITE)
+}
+
+fn block_with(ulpdu_max: u16, marked: u16) -> Vec<u8> {
+    [
+        &b"rW\x08\0"[..],
+        &marked.to_be_bytes(),
+        &ulpdu_max.to_be_bytes(),
+    ]
+    .concat()
 }
 
 /// Returns the first message of an Initiator.
 fn told(ulpdu_max: u16) -> Segment {
     untagged(0x2f, 4, 1, &block(ulpdu_max))
 }
+
+/// Returns a connection whose Initiator has told that it takes these marked messages.
+fn marked(b: &Bench<'_>, marked: u16) -> Outcome<Wire> {
+    let mut wire = offered(b, &Start::request(1, &[]))?;
+    let told = untagged(0x2f, 4, 1, &block_with(LIMIT, marked));
+    wire.send(&[told, write(0, 0, &[])])?;
+    Ok(wire)
+}
+
+/// Returns a Flush to this place, with the sink fields that its answer brings back.
+fn flush(kind: u32, msn: u32, len: u32, key: u32, at: u64) -> Segment {
+    Read {
+        sink: kind,
+        sink_to: 0x1234,
+        size: len,
+        source: key,
+        source_to: at,
+    }
+    .segment(msn)
+    .rdmap_reserved(1)
+}
+
+fn atomic_write(key: u32, at: u64, octets: &[u8]) -> Segment {
+    write(key, at, octets).rdmap_reserved(1)
+}
+
+/// All of the host; all of the region.
+const GLOBAL: u32 = 1;
+const PERSISTENT: u32 = 2;
+const REGION: u32 = 0x100;
 
 /// Returns a connection whose Request offers features, and checks those of the device.
 fn offered(b: &Bench<'_>, request: &Start) -> Outcome<Wire> {
@@ -224,6 +280,162 @@ fn long_fpdus_are_cut_for_the_path(b: &mut Bench<'_>) -> Outcome {
             count += 1;
         }
         require!(count == fpdus, "{count} FPDUs for {len} octets");
+    }
+    Ok(())
+}
+
+/// Registers memory that may be written and flushed.
+fn flushable(b: &mut Bench<'_>) -> Outcome<Region> {
+    const FLUSH_GLOBAL: u32 = 1 << 8;
+    b.puppet.region(64, access::ALL | FLUSH_GLOBAL, 0)
+}
+
+fn flush_is_answered_behind_what_was_written(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = marked(b, FLUSH)?;
+    let region = flushable(b)?;
+    for (kind, len, to) in [
+        (GLOBAL, 64, region.at),
+        (GLOBAL, 0, region.at + 64),
+        (GLOBAL | REGION, 0, 0),
+        (GLOBAL | REGION, u32::MAX, u64::MAX),
+    ] {
+        let msn = wire.next_read();
+        let octets = [kind as u8 ^ len as u8; 64];
+        wire.send(&[
+            write(region.key, region.at, &octets),
+            flush(kind, msn, len, region.key, to),
+        ])?;
+        wire.expect(&read_response(kind, 0x1234, &[]))?;
+        require!(
+            b.puppet.peek(&region, 0, 64)? == octets,
+            "what was written is not there"
+        );
+    }
+    b.works(&mut wire)
+}
+
+fn flush_is_checked(b: &mut Bench<'_>) -> Outcome {
+    let region = flushable(b)?;
+    let (ram, foreign) = (b.ram, b.foreign);
+    for (code, kind, len, key, to) in [
+        (code::SOURCE_STAG, GLOBAL, 0, region.key ^ 1, region.at),
+        (code::SOURCE_STAG, GLOBAL | REGION, 0, 0, 0),
+        (code::SOURCE_STREAM, GLOBAL, 8, foreign.key, foreign.at),
+        (code::SOURCE_RIGHTS, GLOBAL, 8, ram.key, ram.at),
+        (code::SOURCE_RIGHTS, GLOBAL | REGION, 0, ram.key, 0),
+        (code::SOURCE_RIGHTS, PERSISTENT, 8, region.key, region.at),
+        (
+            code::SOURCE_RIGHTS,
+            GLOBAL | PERSISTENT | REGION,
+            8,
+            region.key,
+            0,
+        ),
+        (code::SOURCE_BOUNDS, GLOBAL, 65, region.key, region.at),
+        (code::SOURCE_BOUNDS, GLOBAL, 1, region.key, region.at - 1),
+        (code::SOURCE_BOUNDS, GLOBAL, 0, region.key, region.at + 65),
+        (code::SOURCE_WRAP, GLOBAL, 2, region.key, u64::MAX),
+        (code::OPCODE, 0, 8, region.key, region.at),
+        (code::OPCODE, 4, 8, region.key, region.at),
+        (code::OPCODE, GLOBAL | 0x200, 8, region.key, region.at),
+        (code::OPCODE, GLOBAL | 0x1_0000, 8, region.key, region.at),
+    ] {
+        let mut wire = marked(b, FLUSH)?;
+        let msn = wire.next_read();
+        b.refuses(&mut wire, code, &flush(kind, msn, len, key, to))?;
+    }
+    Ok(())
+}
+
+fn flush_counts_as_a_read(b: &mut Bench<'_>) -> Outcome {
+    let region = flushable(b)?;
+    let mut wire = marked(b, FLUSH)?;
+    // Its number is among those of Reads.
+    let first = wire.next_read();
+    let again = flush(GLOBAL, first, 0, region.key, region.at);
+    wire.send(std::slice::from_ref(&again))?;
+    wire.expect(&read_response(GLOBAL, 0x1234, &[]))?;
+    b.refuses(&mut wire, code::MSN, &again)?;
+    // It is as long as a Read Request.
+    for len in [READ_REQUEST_LEN - 1, READ_REQUEST_LEN + 1] {
+        let mut wire = marked(b, FLUSH)?;
+        let msn = wire.next_read();
+        let whole = flush(GLOBAL, msn, 0, region.key, region.at);
+        let mut octets = whole.to_vec();
+        octets.resize(len, 0);
+        b.refuses(&mut wire, code::STREAM, &Segment::raw(octets))?;
+    }
+    Ok(())
+}
+
+fn atomic_write_is_stored(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = marked(b, ATOMIC_WRITE)?;
+    let ram = b.ram;
+    b.clean()?;
+    for (nth, to) in [(1, 0), (2, 8), (3, 4088), (4, 4096), (5, 8184)] {
+        wire.send(&[atomic_write(ram.key, ram.at + to, &[nth; 8])])?;
+        wire.nothing_waits()?;
+        let at = to as usize;
+        require!(b.puppet.peek(&ram, at, 8)? == [nth; 8], "it is not there");
+    }
+    // However it comes.
+    wire.trickle(&atomic_write(ram.key, ram.at + 16, &[9; 8]).fpdu())?;
+    wire.nothing_waits()?;
+    require!(b.puppet.peek(&ram, 16, 8)? == [9; 8], "it is not there");
+    b.ram_is_clean(24, 4064)?;
+    b.ram_is_clean(4104, 4080)
+}
+
+fn atomic_write_is_checked(b: &mut Bench<'_>) -> Outcome {
+    b.clean()?;
+    let (ram, no_write, foreign) = (b.ram, b.no_write, b.foreign);
+    let octets = [7; 8];
+    for (code, bad) in [
+        (code::STREAM, atomic_write(ram.key, ram.at + 4, &octets)),
+        (code::STREAM, atomic_write(ram.key, ram.at + 1, &octets)),
+        (code::STREAM, atomic_write(ram.key, ram.at, &octets[1..])),
+        (code::STREAM, atomic_write(ram.key, ram.at, &[7; 16])),
+        (code::STREAM, atomic_write(ram.key, ram.at, &[])),
+        (code::STREAM, atomic_write(ram.key, ram.at, &octets).more()),
+        (code::STAG, atomic_write(ram.key ^ 1, ram.at, &octets)),
+        (code::STAG, atomic_write(no_write.key, no_write.at, &octets)),
+        (
+            code::NOT_ASSOCIATED,
+            atomic_write(foreign.key, foreign.at, &octets),
+        ),
+        (
+            code::BOUNDS,
+            atomic_write(ram.key, ram.at + ram.len, &octets),
+        ),
+        (code::WRAP, atomic_write(ram.key, u64::MAX - 7, &octets)),
+    ] {
+        let mut wire = marked(b, ATOMIC_WRITE)?;
+        b.refuses(&mut wire, code, &bad)?;
+    }
+    b.untouched()
+}
+
+/// To a device that has not agreed they are what they are without the mark.
+fn marked_messages_of_who_did_not_agree(b: &mut Bench<'_>) -> Outcome {
+    let ram = b.ram;
+    for agreed in [None, Some(0), Some(FLUSH), Some(ATOMIC_WRITE)] {
+        let mut wire = match agreed {
+            None => b.connect()?,
+            Some(bits) => marked(b, bits)?,
+        };
+        if agreed != Some(ATOMIC_WRITE) {
+            b.clean()?;
+            wire.send(&[atomic_write(ram.key, ram.at + 3, b"odd")])?;
+            wire.nothing_waits()?;
+            require!(b.puppet.peek(&ram, 3, 3)? == b"odd", "it is not there");
+        }
+        if agreed != Some(FLUSH) {
+            let msn = wire.next_read();
+            b.puppet.poke(&ram, 0, b"read")?;
+            wire.send(&[flush(GLOBAL, msn, 4, ram.key, ram.at)])?;
+            wire.expect(&read_response(GLOBAL, 0x1234, b"read"))?;
+        }
+        b.works(&mut wire)?;
     }
     Ok(())
 }
