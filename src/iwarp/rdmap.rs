@@ -147,6 +147,9 @@ pub enum Opcode {
 }
 
 impl Opcode {
+    /// The two reserved bits in front of an opcode.
+    pub const MARKS: u8 = 0x30;
+
     /// Returns the message of an opcode and the two reserved bits in front of it, `None` for a
     /// reserved opcode (RDMAP-27).
     #[inline]
@@ -186,10 +189,10 @@ impl Opcode {
     #[inline]
     pub const fn marked(self, octet: u8, marked: Marked) -> Self {
         match self {
-            Self::Write if octet & 0x30 == 0x10 && marked.contains(Marked::ATOMIC_WRITE) => {
+            Self::Write if octet & Self::MARKS == 0x10 && marked.contains(Marked::ATOMIC_WRITE) => {
                 Self::AtomicWrite
             }
-            Self::ReadRequest if octet & 0x30 == 0x10 && marked.contains(Marked::FLUSH) => {
+            Self::ReadRequest if octet & Self::MARKS == 0x10 && marked.contains(Marked::FLUSH) => {
                 Self::Flush
             }
             other => other,

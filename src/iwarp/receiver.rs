@@ -144,8 +144,14 @@ impl Receiver {
             .first_chunk::<{ Control::LEN }>()
             .ok_or(Fault::UlpduTooShort)?;
         let [_, octet] = *control;
-        let mut control = Control::decode(control, self.extensions)?;
-        control.opcode = control.opcode.marked(octet, self.marked);
+        let control = Control::decode(control, self.extensions)?;
+        if octet & Opcode::MARKS != 0 {
+            let opcode = control.opcode.marked(octet, self.marked);
+            if opcode != control.opcode {
+                let control = Control { opcode, ..control };
+                return self.handle_marked(control, header, ulpdu_len);
+            }
+        }
         match control.opcode.model() {
             Model::Tagged => {
                 let octets = header.first_chunk().ok_or(Fault::UlpduTooShort)?;
@@ -174,17 +180,46 @@ impl Receiver {
             payload: PayloadSpan::after::<{ TaggedHeader::LEN }>(ulpdu_len),
             last,
         };
-        Ok(match opcode {
-            Opcode::Write => Segment::Write(segment),
-            Opcode::AtomicWrite => {
-                if !last.is_last() || segment.payload.len != ATOMIC_WRITE_LEN {
-                    return Err(Fault::AtomicWriteLength);
-                }
-                Segment::AtomicWrite(segment)
-            }
-            // The only other tagged one.
-            _ => Segment::ReadResponse(segment),
+        Ok(if opcode == Opcode::Write {
+            Segment::Write(segment)
+        } else {
+            Segment::ReadResponse(segment)
         })
+    }
+
+    /// Handles a message that both ends know by its mark.
+    #[cold]
+    fn handle_marked(
+        &mut self,
+        control: Control,
+        header: &[u8],
+        ulpdu_len: u16,
+    ) -> Result<Segment, Fault> {
+        if control.opcode == Opcode::Flush {
+            let (octets, body) = header.split_first_chunk().ok_or(Fault::UlpduTooShort)?;
+            let header = UntaggedHeader::after(control, octets);
+            let msn = self.check_whole(&header, QueueNumber::READ)?;
+            let whole = Whole::new(&header, body, ulpdu_len);
+            return Ok(Segment::Flush(Queued {
+                msn,
+                without_room: Fault::ReadDepth,
+                message: whole.body(Fault::HeaderLength).map(ReadRequest::decode),
+            }));
+        }
+        // The only other one.
+        let octets = header.first_chunk().ok_or(Fault::UlpduTooShort)?;
+        let header = TaggedHeader::after(control, octets);
+        self.check_order(control.opcode)?;
+        let payload = PayloadSpan::after::<{ TaggedHeader::LEN }>(ulpdu_len);
+        if !control.last.is_last() || payload.len != ATOMIC_WRITE_LEN {
+            return Err(Fault::AtomicWriteLength);
+        }
+        Ok(Segment::AtomicWrite(TaggedSegment {
+            stag: header.stag,
+            to: header.to,
+            payload,
+            last: control.last,
+        }))
     }
 
     #[inline]
@@ -209,15 +244,6 @@ impl Receiver {
                 let msn = self.check_whole(header, QueueNumber::READ)?;
                 let whole = Whole::new(header, body, ulpdu_len);
                 Ok(Segment::ReadRequest(Queued {
-                    msn,
-                    without_room: Fault::ReadDepth,
-                    message: whole.body(Fault::HeaderLength).map(ReadRequest::decode),
-                }))
-            }
-            Opcode::Flush => {
-                let msn = self.check_whole(header, QueueNumber::READ)?;
-                let whole = Whole::new(header, body, ulpdu_len);
-                Ok(Segment::Flush(Queued {
                     msn,
                     without_room: Fault::ReadDepth,
                     message: whole.body(Fault::HeaderLength).map(ReadRequest::decode),
@@ -248,10 +274,13 @@ impl Receiver {
                     message: whole.body(Fault::HeaderLength).map(AtomicResponse::decode),
                 }))
             }
-            // Not reached: these are tagged messages, and one that is not read from the wire.
-            Opcode::Write | Opcode::AtomicWrite | Opcode::ReadResponse | Opcode::Features => {
-                Err(Fault::OpcodeModel)
-            }
+            // Not reached: these are tagged messages, and some that `Opcode::from_wire` does not
+            // know.
+            Opcode::Write
+            | Opcode::AtomicWrite
+            | Opcode::ReadResponse
+            | Opcode::Flush
+            | Opcode::Features => Err(Fault::OpcodeModel),
         }
     }
 

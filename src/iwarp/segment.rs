@@ -362,10 +362,6 @@ impl Segmenter {
                 self.cut::<{ TaggedHeader::LEN }>(mulpdu, plan);
                 plan.tagged(Opcode::Write, stag, to);
             }
-            Message::AtomicWrite { stag, to } => {
-                self.cut::<{ TaggedHeader::LEN }>(mulpdu, plan);
-                plan.tagged(Opcode::AtomicWrite, stag, to);
-            }
             Message::ReadResponse { stag, to } => {
                 self.cut::<{ TaggedHeader::LEN }>(mulpdu, plan);
                 plan.tagged(Opcode::ReadResponse, stag, to);
@@ -380,8 +376,8 @@ impl Segmenter {
                 );
                 plan.close::<{ LENGTH_LEN + UntaggedHeader::LEN }>();
             }
+            Message::AtomicWrite { .. } | Message::Flush { .. } => self.marked(plan),
             Message::ReadRequest { .. }
-            | Message::Flush { .. }
             | Message::Terminate(_)
             | Message::Immediate { .. }
             | Message::AtomicRequest { .. }
@@ -416,6 +412,24 @@ impl Segmenter {
         self.cut = self.cut.saturating_add(u32::from(len));
     }
 
+    /// Makes the only FPDU of a message that a reserved bit marks.
+    #[cold]
+    fn marked(&mut self, plan: &mut Plan) {
+        match self.message {
+            Message::AtomicWrite { stag, to } => {
+                self.cut::<{ TaggedHeader::LEN }>(MULPDU_MIN, plan);
+                plan.tagged(Opcode::AtomicWrite, stag, to);
+            }
+            Message::Flush { request, msn } => {
+                plan.untagged(Opcode::Flush, QueueNumber::READ, msn, Stag::ZERO);
+                plan.body(request.to_request().encode());
+                plan.close::<{ LENGTH_LEN + UntaggedHeader::LEN + ReadRequest::LEN }>();
+            }
+            // `next_into` has only these made here.
+            _ => {}
+        }
+    }
+
     /// Makes the only FPDU of a message without payload.
     fn whole(&self, plan: &mut Plan) {
         const DDP: usize = LENGTH_LEN + UntaggedHeader::LEN;
@@ -423,11 +437,6 @@ impl Segmenter {
             Message::ReadRequest { request, msn } => {
                 plan.untagged(Opcode::ReadRequest, QueueNumber::READ, msn, Stag::ZERO);
                 plan.body(request.encode());
-                plan.close::<{ DDP + ReadRequest::LEN }>();
-            }
-            Message::Flush { request, msn } => {
-                plan.untagged(Opcode::Flush, QueueNumber::READ, msn, Stag::ZERO);
-                plan.body(request.to_request().encode());
                 plan.close::<{ DDP + ReadRequest::LEN }>();
             }
             Message::Terminate(terminate) => {
@@ -465,9 +474,10 @@ impl Segmenter {
             }
             // `next_into` cuts these.
             Message::Write { .. }
-            | Message::AtomicWrite { .. }
             | Message::ReadResponse { .. }
-            | Message::Send { .. } => {}
+            | Message::Send { .. }
+            | Message::AtomicWrite { .. }
+            | Message::Flush { .. } => {}
         }
     }
 }

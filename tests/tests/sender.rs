@@ -253,12 +253,8 @@ fn read_of_nothing_confirms_a_write() {
 fn atomic_write_is_confirmed_by_a_read() {
     let mut sender = sender();
     let to = TaggedOffset::new(64);
-    let op = PayloadOp::AtomicWrite {
-        stag: Stag::new(5),
-        to,
-    };
-    let begun = sender.begin_payload(op, 8, SendEvent::Silent, Job::Confirm(4));
-    assert_eq!(begun, Ok(()));
+    sender.begin_atomic_write((Stag::new(5), to), 4);
+    assert_eq!(sender.current.as_ref().unwrap().job, Job::Confirm(4));
     let message = Message::AtomicWrite {
         stag: Stag::new(5),
         to,

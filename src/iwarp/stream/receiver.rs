@@ -861,10 +861,7 @@ impl<S> StreamReceiver<S> {
         match segment {
             Segment::Empty => Ok(()),
             Segment::Write(segment) => self.take_write(delivery, segment),
-            Segment::AtomicWrite(segment) => {
-                self.written = Written::default();
-                self.place_atomic_write(delivery, segment)
-            }
+            Segment::AtomicWrite(segment) => self.take_atomic_write(delivery, segment),
             Segment::Send(segment) => self.take_send(delivery, round, segment),
             Segment::ReadResponse(segment) => {
                 let (placement, sink) = delivery.read_response(segment)?;
@@ -885,13 +882,7 @@ impl<S> StreamReceiver<S> {
                 round.after.insert(After::Transmit);
                 Ok(())
             }
-            Segment::Flush(header) => {
-                let header = header.admit(delivery.request_room())?;
-                let request = FlushRequest::of_request(&header)?;
-                delivery.queue_flush(&request, answered_as(&header))?;
-                round.after.insert(After::Transmit);
-                Ok(())
-            }
+            Segment::Flush(header) => Self::take_flush(delivery, round, *header),
             Segment::Terminate(terminate) => {
                 self.flow = Flow::Stopped;
                 round.after.add(delivery.terminated(terminate));
@@ -913,6 +904,29 @@ impl<S> StreamReceiver<S> {
             }
             Segment::Immediate(immediate) => self.take_immediate(delivery, round, *immediate),
         }
+    }
+
+    #[cold]
+    fn take_atomic_write(
+        &mut self,
+        delivery: &mut impl Delivery<Sink = S>,
+        segment: &TaggedSegment,
+    ) -> Result<(), Stop> {
+        self.written = Written::default();
+        self.place_atomic_write(delivery, segment)
+    }
+
+    #[cold]
+    fn take_flush(
+        delivery: &mut impl Delivery<Sink = S>,
+        round: &mut Round,
+        header: Queued<ReadRequest>,
+    ) -> Result<(), Stop> {
+        let header = header.admit(delivery.request_room())?;
+        let request = FlushRequest::of_request(&header)?;
+        delivery.queue_flush(&request, answered_as(&header))?;
+        round.after.insert(After::Transmit);
+        Ok(())
     }
 
     #[inline]

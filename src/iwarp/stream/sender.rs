@@ -9,7 +9,8 @@
 //!    one whose turn it is ([`StreamSender::take_turn`]), for a request of the peer
 //!    ([`StreamSender::answer_read`], [`StreamSender::answer_atomic`]) or of the consumer
 //!    ([`StreamSender::begin_payload`], [`StreamSender::begin_read`],
-//!    [`StreamSender::begin_flush`], [`StreamSender::begin_atomic`]).
+//!    [`StreamSender::begin_flush`], [`StreamSender::begin_atomic`],
+//!    [`StreamSender::begin_atomic_write`]).
 //! 2. It cuts an FPDU of it ([`Outgoing::segmenter`]).
 //! 3. If that was the last one, [`StreamSender::end_message`] says what follows.
 //!
@@ -35,6 +36,7 @@ use crate::{
         SendExtra,
         SendKind, //
     },
+    receiver::ATOMIC_WRITE_LEN,
     segment::{
         Message,
         Segmenter, //
@@ -164,13 +166,6 @@ pub enum PayloadOp {
         to: TaggedOffset,
         /// Immediate Data that follows.
         immediate: Option<[u8; 4]>,
-    },
-    /// An Atomic Write, of 8 octets.
-    AtomicWrite {
-        /// The buffer at the peer.
-        stag: Stag,
-        /// Where in it they go.
-        to: TaggedOffset,
     },
 }
 
@@ -328,7 +323,6 @@ impl<S: Copy> StreamSender<S> {
                 let behind = immediate.map(|value| immediate_data(value, solicited));
                 (Message::Write { stag, to }, behind)
             }
-            PayloadOp::AtomicWrite { stag, to } => (Message::AtomicWrite { stag, to }, None),
         };
         self.current = Some(Outgoing {
             segmenter: Segmenter::new(message, len),
@@ -345,6 +339,15 @@ impl<S: Copy> StreamSender<S> {
         let msn = self.read.advance();
         let message = Message::ReadRequest { request, msn };
         self.current = Some(Outgoing::bare(message, job));
+    }
+
+    /// Begins an Atomic Write to the buffer of the peer. A Read of no octets confirms it.
+    pub fn begin_atomic_write(&mut self, (stag, to): (Stag, TaggedOffset), slot: S) {
+        self.current = Some(Outgoing {
+            segmenter: Segmenter::new(Message::AtomicWrite { stag, to }, ATOMIC_WRITE_LEN.into()),
+            job: Job::Confirm(slot),
+            behind: None,
+        });
     }
 
     /// Begins a Flush. The caller has recorded it as a Read of no octets

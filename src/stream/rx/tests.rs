@@ -223,7 +223,7 @@ mod streams {
     /// What the receiver of a Responder can do in these tests.
     const OURS: Features = Features {
         ulpdu_max: 20_000,
-        marked: Marked::NONE,
+        marked: Marked::ALL,
     };
 
     /// Returns the first FPDU of an Initiator that tells its features.
@@ -266,7 +266,7 @@ mod streams {
             let rig = awaiting()?;
             let told = features(Features {
                 ulpdu_max: theirs,
-                marked: Marked::NONE,
+                marked: Marked::FLUSH,
             })?;
             rig.say(0, &told[..31])?;
             rig.work();
@@ -274,6 +274,8 @@ mod streams {
             rig.say(0, &told[31..])?;
             rig.work();
             assert_eq!((rig.left(0), rig.connection(0).ulpdu_max()), (0, common));
+            assert!(rig.connection(0).takes(Marked::FLUSH));
+            assert!(!rig.connection(0).takes(Marked::ATOMIC_WRITE));
             assert!(rig.untouched() && polled(&rig.cq).is_none());
             rig.say(0, &send(1))?;
             rig.work();
@@ -293,6 +295,7 @@ mod streams {
         rig.work();
         assert!(rig.received(1) && rig.is_of(0));
         assert_eq!(rig.connection(0).ulpdu_max(), 0);
+        assert!(!rig.connection(0).takes(Marked::FLUSH));
         Ok(())
     }
 

@@ -245,7 +245,6 @@ impl TxStream {
     #[inline]
     fn begin(&mut self, qp: &QpShared, slot: Slot) -> Result<(), WcStatus> {
         let Self {
-            conn,
             source,
             wr,
             context,
@@ -264,15 +263,8 @@ impl TxStream {
                 to: TaggedOffset::new(*to),
                 immediate: *immediate,
             },
-            SendOp::AtomicWrite { stag, to } => {
-                let agreed = context.reads && conn.takes(Marked::ATOMIC_WRITE);
-                check_atomic_write(agreed, *to, len)?;
-                PayloadOp::AtomicWrite {
-                    stag: *stag,
-                    to: TaggedOffset::new(*to),
-                }
-            }
             SendOp::Read { .. }
+            | SendOp::AtomicWrite { .. }
             | SendOp::Atomic { .. }
             | SendOp::Flush(_)
             | SendOp::RegMr { .. }
@@ -308,12 +300,10 @@ impl TxStream {
     /// As [`TxStream::begin`], for requests that send no payload; `len` octets are transferred.
     #[inline(never)]
     fn begin_other(&mut self, qp: &QpShared, slot: Slot, len: u32) -> Result<(), WcStatus> {
-        let Self {
-            conn, wr, context, ..
-        } = self;
+        let Self { wr, context, .. } = self;
         match &wr.op {
             // `begin` has made messages of these.
-            SendOp::Send(_) | SendOp::Write { .. } | SendOp::AtomicWrite { .. } => {
+            SendOp::Send(_) | SendOp::Write { .. } => {
                 warn_on_once!(true);
                 Err(WcStatus::LocalQpOperation)
             }
@@ -340,9 +330,7 @@ impl TxStream {
                 let target = (*stag, TaggedOffset::new(*to));
                 context.begin_atomic(qp, &wr.payload, slot, target, *operation)
             }
-            SendOp::Flush(request) => {
-                context.begin_flush(qp, slot, *request, conn.takes(Marked::FLUSH))
-            }
+            SendOp::Flush(_) | SendOp::AtomicWrite { .. } => self.begin_marked(qp, slot, len),
             SendOp::RegMr {
                 region,
                 key,
@@ -362,6 +350,43 @@ impl TxStream {
                 qp.invalidate_local(*stag)?;
                 qp.sq.finish(slot, WcStatus::Success, qp.origin());
                 Ok(())
+            }
+        }
+    }
+
+    /// As [`TxStream::begin`], for the messages that a reserved bit marks.
+    #[cold]
+    fn begin_marked(&mut self, qp: &QpShared, slot: Slot, len: u32) -> Result<(), WcStatus> {
+        let Self {
+            conn,
+            source,
+            wr,
+            context,
+            ..
+        } = self;
+        match &wr.op {
+            SendOp::Flush(request) => {
+                context.begin_flush(qp, slot, *request, conn.takes(Marked::FLUSH))
+            }
+            SendOp::AtomicWrite { stag, to } => {
+                let agreed = context.reads && conn.takes(Marked::ATOMIC_WRITE);
+                check_atomic_write(agreed, *to, len)?;
+                *source = if wr.payload.inline().is_some() {
+                    Source::Inline
+                } else {
+                    let (slices, cache) = (&mut context.slices, &mut context.cache);
+                    let used = LocalUse::Source;
+                    slices.resolve(&wr.payload, &qp.regions, qp.pd(), used, cache)?;
+                    Source::Slices
+                };
+                let target = (*stag, TaggedOffset::new(*to));
+                context.sender.begin_atomic_write(target, slot);
+                Ok(())
+            }
+            // `begin_other` passes only these.
+            _ => {
+                warn_on_once!(true);
+                Err(WcStatus::LocalQpOperation)
             }
         }
     }
@@ -389,7 +414,10 @@ impl QpShared {
     fn must_wait(&self, wr: &SendWr, writes: WriteCompletion) -> bool {
         let reads = matches!(
             wr.op,
-            SendOp::Read { .. } | SendOp::Atomic { .. } | SendOp::Flush(_)
+            SendOp::Read { .. }
+                | SendOp::Atomic { .. }
+                | SendOp::Flush(_)
+                | SendOp::AtomicWrite { .. }
         ) || self.is_confirmed(wr, writes);
         (wr.fence || reads) && self.must_wait_for_reads(wr, reads)
     }
@@ -397,13 +425,12 @@ impl QpShared {
     /// Returns whether a Read behind the request completes it.
     #[inline]
     fn is_confirmed(&self, wr: &SendWr, writes: WriteCompletion) -> bool {
-        match (&wr.op, writes) {
-            // It is complete once the peer has stored it.
-            (SendOp::AtomicWrite { .. }, _) => true,
-            (SendOp::Write { .. }, WriteCompletion::Placed) => {
-                wr.signalled || self.sq.signal_policy() == SignalPolicy::All
+        match writes {
+            WriteCompletion::Accepted => false,
+            WriteCompletion::Placed => {
+                matches!(wr.op, SendOp::Write { .. })
+                    && (wr.signalled || self.sq.signal_policy() == SignalPolicy::All)
             }
-            _ => false,
         }
     }
 

@@ -565,7 +565,9 @@ fn judge(octets: &[u8], in_order: bool) -> Result<Option<String>, Failure> {
                 | Segment::AtomicResponse(_)
                 | Segment::ReadRequest(_)
                 | Segment::AtomicRequest(_)
+                | Segment::Flush(_)
                 | Segment::Write(_)
+                | Segment::AtomicWrite(_)
                 | Segment::Send(_)
                 | Segment::Immediate(_)
                 | Segment::Empty,

@@ -21,8 +21,11 @@ mod schedule {
     use iwarp::{
         actions::After,
         atomic::AtomicRequest,
+        ddp::Msn,
+        flush::FlushLevel,
         lifecycle::Event,
         rdmap::Extensions,
+        segment::Message,
         stream::{
             SenderParams,
             StreamSender, //
@@ -233,6 +236,88 @@ mod schedule {
             qp.shared.await_confirmation(None);
         }
         Ok(())
+    }
+
+    const FLUSH: FlushRequest = FlushRequest {
+        placement: FlushPlacement::GLOBAL,
+        level: FlushLevel::Region,
+        stag: Stag::new(7),
+        to: TaggedOffset::new(0),
+        len: 8,
+    };
+
+    #[test]
+    fn flush_and_atomic_write_wait_as_reads_do() -> Result {
+        let rig = ScheduleRig::new(AccessFlags::empty())?;
+        let qp = &rig.qp;
+        let atomic_write = || SendOp::AtomicWrite {
+            stag: Stag::ZERO,
+            to: 0,
+        };
+        let waits = |op| {
+            qp.shared
+                .must_wait(&request(op, false), WriteCompletion::Accepted)
+        };
+        for full in [false, false, true] {
+            assert!(waits(SendOp::Flush(FLUSH)) == full && waits(atomic_write()) == full);
+            qp.shared.await_confirmation(None);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn flush_asks_for_what_the_peer_takes() -> Result {
+        let persistent = FlushRequest {
+            placement: FlushPlacement::PERSISTENT,
+            ..FLUSH
+        };
+        for agreed in [false, true] {
+            let rig = ScheduleRig::new(AccessFlags::empty())?;
+            let (slot, mut context) = (rig.slot()?, context());
+            // The peer takes no Reads.
+            context.reads = false;
+            let refused = Err(WcStatus::LocalQpOperation);
+            let begin = |context: &mut TxContext, request| {
+                context.begin_flush(&rig.qp.shared, slot, request, agreed)
+            };
+            assert_eq!(begin(&mut context, FLUSH), refused);
+            context.reads = true;
+            if !agreed {
+                assert_eq!(begin(&mut context, persistent), refused);
+            }
+            assert!(context.sender.current.is_none() && rig.qp.shared.sq.no_reads());
+            assert_eq!(begin(&mut context, FLUSH), Ok(()));
+            let current = context.sender.current.take().ok_or(EINVAL)?;
+            assert!(current.job == Job::AwaitResponse(slot));
+            let msn = Msn::FIRST;
+            let expected = match agreed {
+                true => Message::Flush {
+                    request: FLUSH,
+                    msn,
+                },
+                false => Message::ReadRequest {
+                    request: ReadRequest::NOTHING,
+                    msn,
+                },
+            };
+            assert!(*current.segmenter.message() == expected);
+            assert!(rig.qp.shared.sq.oldest_posted_read() == Some((slot, None)));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn atomic_write_has_an_aligned_address_and_eight_octets() {
+        let refused = Err(WcStatus::LocalQpOperation);
+        assert_eq!(check_atomic_write(true, 0x1008, 8), Ok(()));
+        assert_eq!(check_atomic_write(false, 0x1008, 8), refused);
+        for to in [1, 0x1004, u64::MAX] {
+            assert_eq!(check_atomic_write(true, to, 8), refused);
+        }
+        for len in [0, 7, 9, u32::MAX] {
+            let length = Err(WcStatus::LocalLength);
+            assert_eq!(check_atomic_write(true, 0, len), length);
+        }
     }
 
     #[test]
