@@ -488,7 +488,12 @@ impl Lifecycle {
             QpRequest::Attach { wait_first_fpdu } => {
                 next.may_send = !wait_first_fpdu;
                 next.peer_closed = false;
-                Actions::NONE.after(After::Transmit)
+                if wait_first_fpdu {
+                    // The first FPDU makes it send.
+                    Actions::NONE
+                } else {
+                    Actions::NONE.after(After::Transmit)
+                }
             }
         };
         Ok((next, actions))

@@ -392,7 +392,7 @@ impl Conn {
     }
 
     /// Sets the timer to the earlier of deadline and requested step.
-    fn set_timer(self: &Arc<Self>, actor: &mut Actor) {
+    pub(super) fn set_timer(self: &Arc<Self>, actor: &mut Actor) {
         let wanted = match (actor.deadline, actor.recheck_at) {
             (Some(deadline), Some(recheck)) => Some(deadline.min(recheck)),
             (one, other) => one.or(other),
@@ -432,7 +432,7 @@ impl Conn {
         self.set_route(Route::Qp);
         // An Initiator's queue pair sends from `attach` on. If TCP was full then and has space
         // again, only the start-up saw the callback.
-        if let Some(qp) = self.qp() {
+        if let Some(qp) = self.qp().filter(|qp| qp.shared.lifecycle().may_send()) {
             qp.write_space();
         }
         self.deliver()

@@ -376,8 +376,8 @@ impl Conn {
             Ok(_) => {
                 self.device().stats.connects.inc();
                 enter(actor);
-                // TCP may be connected already, with its callback lost.
-                self.kick();
+                // TCP's callback makes the next step, also one that has found the actor taken.
+                self.set_timer(actor);
                 Ok(())
             }
             Err(error) => {
