@@ -64,6 +64,7 @@ use crate::{
     mem::{
         mr::window::Bind,
         payload::{
+            Payload,
             MAX_INLINE,
             MAX_SGE,
             SGE_LEN, //
@@ -97,6 +98,8 @@ const OP_FETCH_ADD: u32 = 6;
 const OP_LOCAL_INV: u32 = 7;
 const OP_BIND_MW: u32 = 8;
 const OP_SEND_WITH_INV: u32 = 9;
+const OP_MASKED_COMPARE_SWAP: u32 = 12;
+const OP_MASKED_FETCH_ADD: u32 = 13;
 const OP_FLUSH: u32 = 14;
 const OP_ATOMIC_WRITE: u32 = 15;
 
@@ -206,7 +209,7 @@ impl RxeSendRing {
         let atomic_stag = Stag::new(u32_at(head, 48));
         let operands = (u64_at(head, 32), u64_at(head, 40));
         let extra = u32_at(head, 20);
-        let op = match u32_at(head, 12) {
+        let mut op = match u32_at(head, 12) {
             OP_WRITE => SendOp::Write {
                 stag: rdma_stag,
                 to: rdma_to,
@@ -256,6 +259,17 @@ impl RxeSendRing {
                 len: operands.0,
                 access: AccessFlags::from_bits(u32_at(head, 52)),
             }),
+            // The library does not know these. It leaves the key and the address where they are for
+            // other requests; the operands stand in the list (utils/riwarp.h).
+            opcode @ (OP_MASKED_COMPARE_SWAP | OP_MASKED_FETCH_ADD) => SendOp::Atomic {
+                stag: Stag::new(extra),
+                to: u64_at(head, 152),
+                operation: AtomicOperation::FetchAdd { add: 0, mask: 0 },
+                opcode: match opcode {
+                    OP_MASKED_FETCH_ADD => WcOpcode::FetchAdd,
+                    _ => WcOpcode::CompareSwap,
+                },
+            },
             OP_ATOMIC_WRITE => SendOp::AtomicWrite {
                 stag: rdma_stag,
                 to: rdma_to,
@@ -301,6 +315,19 @@ impl RxeSendRing {
                 status: WcStatus::LocalLength,
             });
         }
+        if let OP_MASKED_COMPARE_SWAP | OP_MASKED_FETCH_ADD = u32_at(head, 12) {
+            let Some(masked) = masked(&mut wr.payload, u32_at(head, 12)) else {
+                wr.payload.clear();
+                return Err(BadWr {
+                    id,
+                    opcode,
+                    status: WcStatus::LocalLength,
+                });
+            };
+            if let SendOp::Atomic { operation, .. } = &mut op {
+                *operation = masked;
+            }
+        }
         wr.id = id;
         wr.op = op;
         wr.signalled = flags.contains(SendFlags::SIGNALED);
@@ -308,6 +335,40 @@ impl RxeSendRing {
         wr.fence = flags.contains(SendFlags::FENCE);
         Ok(())
     }
+}
+
+/// Takes the operands of a masked atomic operation out of its list: the addresses of all elements
+/// but the first one, which have no octets. [`None`] if the list has another form.
+#[cold]
+fn masked(list: &mut Payload, opcode: u32) -> Option<AtomicOperation> {
+    let mut operands = [0; 4];
+    let mut elements = list.sges().skip(1);
+    let expected = match opcode {
+        OP_MASKED_FETCH_ADD => 2,
+        _ => 4,
+    };
+    for operand in operands.get_mut(..expected)? {
+        let element = elements.next().filter(|element| element.len == 0)?;
+        *operand = element.addr;
+    }
+    if elements.next().is_some() {
+        return None;
+    }
+    drop(elements);
+    list.keep_first();
+    let [first, first_mask, second, second_mask] = operands;
+    Some(match opcode {
+        OP_MASKED_FETCH_ADD => AtomicOperation::FetchAdd {
+            add: first,
+            mask: first_mask,
+        },
+        _ => AtomicOperation::CompareSwap {
+            swap: second,
+            swap_mask: second_mask,
+            compare: first,
+            compare_mask: first_mask,
+        },
+    })
 }
 
 /// Decodes a Flush. [`None`] if its placement or level does not exist, or if it has a list.

@@ -99,6 +99,13 @@ impl Payload {
         }
     }
 
+    /// Keeps at most the first element of a list.
+    pub(crate) fn keep_first(&mut self) {
+        if self.form == Form::List {
+            self.used = self.used.min(1);
+        }
+    }
+
     /// Makes it a list of `count` elements and returns their octets to be filled in; [`None`],
     /// without effect, if that is more than [`MAX_SGE`].
     pub(crate) fn list_room(&mut self, count: usize) -> Option<&mut [u8]> {

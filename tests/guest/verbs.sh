@@ -47,7 +47,7 @@ ends_up self
 if [ "$TYPE" = riwarp ]; then
 	export EXTENSIONS=1
 	# shellcheck disable=SC2086
-	run ${PROGRAMS:-$programs extensions marked scribble vandal}
+	run ${PROGRAMS:-$programs extensions marked masked scribble vandal}
 	[ -z "${PROGRAMS:-}" ] || finish
 	unset EXTENSIONS
 	ends_down

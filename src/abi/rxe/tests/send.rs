@@ -185,6 +185,80 @@ mod suite {
         Ok(())
     }
 
+    /// Stores a masked operation whose list has these lengths and, as addresses, 1 and so on.
+    fn masked_of(opcode: u32, flags: SendFlags, lengths: &[u32]) -> Result<RxeSendRing> {
+        let ring = ring()?;
+        let count = lengths.len() as u32;
+        let mut head = head(opcode, flags, count);
+        head[152..160].copy_from_slice(&0x0908_0706_0504_0300u64.to_ne_bytes());
+        store(&ring.0, 0, &head)?;
+        for (n, len) in lengths.iter().enumerate() {
+            let mut element = sge(n);
+            element[..8].copy_from_slice(&(n as u64 + 1).to_ne_bytes());
+            element[8..12].copy_from_slice(&len.to_ne_bytes());
+            let at = ring.0.at(0) + SEND_LEN + n * SGE_LEN;
+            ring.0.memory.copy_in(at, &element)?;
+        }
+        Ok(ring)
+    }
+
+    #[test]
+    fn masked_operations_have_their_operands_in_the_list() -> Result {
+        let add = AtomicOperation::FetchAdd { add: 2, mask: 3 };
+        let swap = AtomicOperation::CompareSwap {
+            swap: 4,
+            swap_mask: 5,
+            compare: 2,
+            compare_mask: 3,
+        };
+        for (number, lengths, expected) in [
+            (OP_MASKED_FETCH_ADD, &[8, 0, 0][..], add),
+            (OP_MASKED_COMPARE_SWAP, &[8, 0, 0, 0, 0][..], swap),
+        ] {
+            let ring = masked_of(number, SendFlags::empty(), lengths)?;
+            let mut wr = SendWr::default();
+            assert!(ring.read(0, &mut wr).is_some_and(|read| read.is_ok()));
+            let SendOp::Atomic {
+                stag,
+                to,
+                operation,
+                ..
+            } = wr.op
+            else {
+                return Err(EINVAL);
+            };
+            assert_eq!(stag.raw(), u32::from_ne_bytes([0xa1, 0xa2, 0xa3, 0xa4]));
+            assert_eq!(to, 0x0908_0706_0504_0300);
+            assert!(operation == expected);
+            assert!(wr
+                .payload
+                .sges()
+                .map(|sge| (sge.addr, sge.len))
+                .eq([(1, 8)]));
+        }
+        for (number, flags, lengths) in [
+            (OP_MASKED_FETCH_ADD, SendFlags::empty(), &[][..]),
+            (OP_MASKED_FETCH_ADD, SendFlags::empty(), &[8, 0]),
+            (OP_MASKED_FETCH_ADD, SendFlags::empty(), &[8, 0, 0, 0]),
+            (OP_MASKED_FETCH_ADD, SendFlags::empty(), &[8, 0, 8]),
+            (OP_MASKED_FETCH_ADD, SendFlags::INLINE, &[8, 0, 0]),
+            (OP_MASKED_COMPARE_SWAP, SendFlags::empty(), &[8, 0, 0, 0]),
+            (OP_MASKED_COMPARE_SWAP, SendFlags::empty(), &[8, 0, 1, 0, 0]),
+            (
+                OP_MASKED_COMPARE_SWAP,
+                SendFlags::empty(),
+                &[8, 0, 0, 0, 0, 0],
+            ),
+        ] {
+            let ring = masked_of(number, flags, lengths)?;
+            let mut wr = SendWr::default();
+            let bad = ring.read(0, &mut wr).and_then(Result::err).ok_or(EINVAL)?;
+            assert_eq!(bad.status, WcStatus::LocalLength);
+            assert_eq!(wr.payload.len(), 0);
+        }
+        Ok(())
+    }
+
     /// Makes the first octets of a Flush of 5000 octets.
     fn flush_of(placement: u8, level: u8, num_sge: u32) -> [u8; SEND_LEN] {
         let mut head = head(OP_FLUSH, SendFlags::empty(), num_sge);
@@ -225,9 +299,11 @@ mod suite {
         let known = OP_WRITE..=OP_SEND_WITH_INV;
         let high = [1 << 8, 1 << 16 | OP_SEND, 1 << 31 | OP_WRITE, u32::MAX];
         for opcode in Iterator::chain(0..=u32::from(u8::MAX), high) {
-            // A Flush has no list.
+            // A Flush has no list, a masked operation a longer one.
             let expected = if known.contains(&opcode) || opcode == OP_ATOMIC_WRITE {
                 None
+            } else if let OP_MASKED_COMPARE_SWAP | OP_MASKED_FETCH_ADD = opcode {
+                TOO_LONG
             } else {
                 Some((ID, WcStatus::LocalQpOperation))
             };

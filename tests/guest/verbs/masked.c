@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The atomic operations of RFC 7306 for which libibverbs has no call, as utils/riwarp.h posts them.
+ */
+
+#include "common.h"
+
+#include "../../../utils/riwarp.h"
+
+#define RIGHTS (ALL_RIGHTS | IBV_ACCESS_REMOTE_ATOMIC)
+
+static struct region local, remote;
+static struct ibv_sge sge[8];
+static struct ibv_send_wr wr;
+
+static bool prepare_with(struct pair *p, int access)
+{
+	if (!region_make(&local, p->a.pd, 4096, IBV_ACCESS_LOCAL_WRITE) ||
+	    !region_make(&remote, p->b.pd, 4096, access))
+		return false;
+	memset(remote.buf, 0x11, 4096);
+	memset(local.buf, 0x22, 4096);
+	sge[0] = sge_of(&local, 8, 8);
+	wr = (struct ibv_send_wr){ .wr_id = 1, .send_flags = IBV_SEND_SIGNALED };
+	return true;
+}
+
+static bool prepare(struct pair *p) { return prepare_with(p, RIGHTS); }
+
+static uint64_t *word(struct region *r, size_t i) { return (uint64_t *)r->buf + i; }
+static uint64_t there(void) { return (uintptr_t)word(&remote, 3); }
+
+/* Does the request on a word that is `before`, and checks what it leaves. */
+static void leaves(struct pair *p, enum ibv_wc_opcode opcode, uint64_t before, uint64_t after)
+{
+	struct ibv_wc wc;
+
+	*word(&remote, 3) = before;
+	must(post_send(&p->a, &wr) && expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS));
+	check(wc.opcode == opcode && wc.byte_len == 8, "opcode %d, %u octets", wc.opcode, wc.byte_len);
+	check(*word(&local, 1) == before, "brought %#lx", *word(&local, 1));
+	check(*word(&remote, 3) == after, "left %#lx", *word(&remote, 3));
+	check(*word(&remote, 2) == 0x1111111111111111 && *word(&remote, 4) == 0x1111111111111111 &&
+		      *word(&local, 0) == 0x2222222222222222 &&
+		      *word(&local, 2) == 0x2222222222222222,
+	      "something beside was written");
+}
+
+static void adds(struct pair *p, uint64_t before, uint64_t add, uint64_t boundary, uint64_t after)
+{
+	riwarp_masked_fetch_add(&wr, sge, there(), remote.mr->rkey, add, boundary);
+	leaves(p, IBV_WC_FETCH_ADD, before, after);
+}
+
+PAIR_CASE(additions_stop_at_their_boundaries, .send_sge = 3)
+{
+	must(prepare(p));
+	adds(p, 40, 2, 0, 42);
+	adds(p, ~0ULL, 1, 0, 0);
+	adds(p, 0xffffffff, 1, 1ULL << 31, 0);
+	adds(p, 0x00ff00ff00ff00ff, 0x0001000100010001, 0x0080008000800080, 0);
+}
+
+PAIR_CASE(comparison_and_swap_have_masks, .send_sge = 5)
+{
+	must(prepare(p));
+	riwarp_masked_cmp_swp(&wr, sge, there(), remote.mr->rkey, 0x100, 0xff00, 7, 0xff);
+	leaves(p, IBV_WC_COMP_SWAP, 0xabc0143, 0xabc0107);
+	leaves(p, IBV_WC_COMP_SWAP, 0xabc0243, 0xabc0243);
+	riwarp_masked_cmp_swp(&wr, sge, there(), remote.mr->rkey, 5, ~0ULL, 9, ~0ULL);
+	leaves(p, IBV_WC_COMP_SWAP, 5, 9);
+	leaves(p, IBV_WC_COMP_SWAP, 6, 6);
+}
+
+PAIR_CASE(swap_brings_the_old_value, .send_sge = 5)
+{
+	must(prepare(p));
+	riwarp_swap(&wr, sge, there(), remote.mr->rkey, 0x0123456789abcdef);
+	leaves(p, IBV_WC_COMP_SWAP, 77, 0x0123456789abcdef);
+	leaves(p, IBV_WC_COMP_SWAP, ~0ULL, 0x0123456789abcdef);
+}
+
+/* Those that the rings of a thousand requests wrap, in order, beyond the depth. */
+PAIR_CASE(many_of_them, .send_sge = 5, .depth = 4)
+{
+	struct ibv_wc wc;
+
+	must(prepare(p));
+	*word(&remote, 3) = 0;
+	for (uint64_t i = 0; i < 400; i++) {
+		sge[0] = sge_of(&local, 8 * (i % 400), 8);
+		wr.wr_id = i;
+		if (i % 2)
+			riwarp_masked_fetch_add(&wr, sge, there(), remote.mr->rkey, 1, 0);
+		else
+			riwarp_swap(&wr, sge, there(), remote.mr->rkey, 10 * i);
+		must(post_send(&p->a, &wr));
+		if (i >= 40)
+			must(expect_wc(p->a.send_cq, &wc, i - 40, IBV_WC_SUCCESS));
+	}
+	for (uint64_t i = 360; i < 400; i++)
+		must(expect_wc(p->a.send_cq, &wc, i, IBV_WC_SUCCESS));
+	for (uint64_t i = 2; i < 400; i++) {
+		uint64_t old = i % 2 ? 10 * (i - 1) : 10 * (i - 2) + 1;
+
+		check(*word(&local, i) == old, "number %lu brought %lu", i, *word(&local, i));
+	}
+}
+
+static void refused(struct pair *p, enum ibv_wc_status status)
+{
+	struct ibv_wc wc;
+
+	must(post_send(&p->a, &wr) && expect_wc(p->a.send_cq, &wc, 1, status));
+	check(not_all(remote.buf, 4096, 0x11) < 0, "the peer's memory was written");
+	check(not_all(local.buf, 4096, 0x22) < 0, "the local buffer was written");
+	must(qp_reaches(p->a.qp, IBV_QPS_ERR, SOON) && qp_reaches(p->b.qp, IBV_QPS_ERR, SOON));
+}
+
+PAIR_CASE(swap_without_the_right, .send_sge = 5)
+{
+	must(prepare_with(p, ALL_RIGHTS));
+	riwarp_swap(&wr, sge, there(), remote.mr->rkey, 5);
+	refused(p, IBV_WC_REM_ACCESS_ERR);
+}
+
+PAIR_CASE(swap_at_an_odd_address, .send_sge = 5)
+{
+	must(prepare(p));
+	riwarp_swap(&wr, sge, there() + 4, remote.mr->rkey, 5);
+	refused(p, IBV_WC_REM_INV_REQ_ERR);
+}
+
+PAIR_CASE(addition_with_another_list, .send_sge = 5)
+{
+	must(prepare(p));
+	riwarp_masked_fetch_add(&wr, sge, there(), remote.mr->rkey, 5, 0);
+	wr.num_sge = 2;
+	refused(p, IBV_WC_LOC_LEN_ERR);
+}
+
+PAIR_CASE(swap_with_memory_for_operands, .send_sge = 5)
+{
+	must(prepare(p));
+	riwarp_swap(&wr, sge, there(), remote.mr->rkey, 5);
+	sge[4] = sge_of(&local, 64, 8);
+	refused(p, IBV_WC_LOC_LEN_ERR);
+}
+
+PAIR_CASE(swap_into_too_little, .send_sge = 5)
+{
+	must(prepare(p));
+	riwarp_swap(&wr, sge, there(), remote.mr->rkey, 5);
+	sge[0].length = 7;
+	refused(p, IBV_WC_LOC_LEN_ERR);
+}
+
+int main(int argc, char **argv)
+{
+	test_begin(argc, argv);
+	RUN(additions_stop_at_their_boundaries);
+	RUN(comparison_and_swap_have_masks);
+	RUN(swap_brings_the_old_value);
+	RUN(many_of_them);
+	RUN(swap_without_the_right);
+	RUN(swap_at_an_odd_address);
+	RUN(addition_with_another_list);
+	RUN(swap_with_memory_for_operands);
+	RUN(swap_into_too_little);
+	return test_end();
+}
