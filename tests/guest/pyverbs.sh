@@ -13,5 +13,8 @@ set -eu
 
 ends_up self
 pyverbs_tests "${SHIPPED:-/usr/share/doc/rdma-core/tests}" "$GUEST_DIR/pyverbs_before_59.skips"
+# What utils/riwarp.h does, from pyverbs; its library is librxe.
+[ -n "${TESTS:-}" ] || [ "$TYPE" = riwarp_siw ] ||
+	try masked_operations 60 python3 "$GUEST_DIR/masked.py" "$DEV_A"
 try nothing_left 30 nothing_left 10 qp cq mr pd
 finish
