@@ -196,6 +196,21 @@ impl Wire {
         {}
     }
 
+    /// Sends these octets again and again until the other end takes no more for a while; returns how
+    /// many TCP has taken, or an error beyond `limit`.
+    pub(crate) fn stuff(&self, octets: &[u8], limit: usize) -> Outcome<usize> {
+        self.socket.set_write_timeout(Some(quiet()))?;
+        let mut taken = 0;
+        loop {
+            match (&self.socket).write(&octets[taken % octets.len()..]) {
+                Ok(len) => taken += len,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(taken),
+                Err(error) => return Err(error.into()),
+            }
+            require!(taken <= limit, "{taken} octets are taken");
+        }
+    }
+
     /// Closes this side's half.
     pub(crate) fn half_close(&self) -> Outcome {
         Ok(self.socket.shutdown(Shutdown::Write)?)

@@ -14,6 +14,7 @@ use super::{
 use crate::{
     bench::{
         Bench,
+        RECEIVES,
         RECEIVE_LEN, //
     },
     frame::{
@@ -48,12 +49,13 @@ pub(super) fn cases() -> Vec<Case> {
         connection_lost_inside_a_message: "RDMAP-7 MPA-30 DDP-59",
         empty_receive_buffers: "RDMAP-82 DDP-73",
     ];
-    let without_wait = scripts![
+    let alone = scripts![
         no_receive_buffer: "RDMAP-85 DDP-70 DDP-71 RDMAP-89",
         no_receive_buffer_for_an_empty_send: "RDMAP-89",
         receive_buffers_used_up: "DDP-70 RDMAP-80",
+        flood_of_messages_without_receives: "DDP-71",
     ];
-    list.extend(without_wait.into_iter().map(Case::alone));
+    list.extend(alone.into_iter().map(Case::alone));
     let mut bad = vec![
         refused("send_behind_its_buffer", "DDP-72", code::OFFSET, |_| {
             send(1, b"x").mo(RECEIVE_LEN)
@@ -357,6 +359,31 @@ fn a_message_waits_for_its_receive(b: &mut Bench<'_>) -> Outcome {
     let waits = b.settled_counter("rx_receive_waits")? - waits;
     require!(waits == 2, "{waits} messages have waited");
     Ok(())
+}
+
+/// A peer that sends on and on, and gets no receive, has what TCP's buffers hold and no more; others
+/// go on.
+fn flood_of_messages_without_receives(b: &mut Bench<'_>) -> Outcome {
+    // The most that a receive buffer of one end and a send buffer of the other may have.
+    let limit = ["tcp_rmem", "tcp_wmem"]
+        .into_iter()
+        .try_fold(0, |sum, name| {
+            let text = std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}"))?;
+            let most = text
+                .split_whitespace()
+                .last()
+                .and_then(|most| most.parse().ok());
+            Outcome::Ok(sum + most.unwrap_or(0usize))
+        })?;
+    b.puppet.set(&[("recvs", 0)])?;
+    let wire = b.connect()?;
+    wire.stuff(&send(1, &[7; 1000]).fpdu(), limit)?;
+    b.puppet.set(&[("recvs", RECEIVES as u32)])?;
+    b.serves()?;
+    let conn = wire.conn;
+    wire.reset()?;
+    b.puppet.wait(&format!("disconnected {conn}"))?;
+    b.serves()
 }
 
 fn receive_buffer_posted_in_time(b: &mut Bench<'_>) -> Outcome {
