@@ -13,6 +13,7 @@
 //! | `peer_to_peer` | 0, 1 | offer by `rdma_cm` that either side may send first (RFC 6581, 4) |
 //! | `eager_responder` | 0, 1 | the accepting side may send first also where that was not agreed |
 //! | `extensions` | 0, 1 | agree on the Send with Immediate with peers of `rdma_cm` that do too |
+//! | `draft_swap` | 0, 1 | send what always stores all bits as the Swap of RFC 7306's first draft |
 //! | `ulpdu_limit` | 0 to 65535 | longest ULPDU to and from other riwarp devices |
 //! | `receive_wait` | 0 to 3600000 | how long a message waits for its receive, in milliseconds |
 //! | `pairing_port` | 0 to 65535 | TCP port of connections without `rdma_cm`; 0: there are none |
@@ -31,7 +32,11 @@
 //! `extensions` departs from MPA-3: it uses two flags that RFC 5044 reserves and requires to be
 //! zero. They are sent as zero unless the setting is on.
 //!
-//! `ulpdu_limit` too: Requests have a flag that RFC 5044 reserves, unless it is 0. A Responder does
+//! `draft_swap` departs from RFC 7306, section 10.1, which reserves the number of that operation. It
+//! is for a Responder of the first draft that has no CmpSwap; other Responders may answer with a
+//! Terminate. Off by default.
+//!
+//! `ulpdu_limit` departs from MPA-3 too: Requests have a flag that RFC 5044 reserves, unless it is 0. A Responder does
 //! not check reserved flags, so only a riwarp device takes it for more. Below the length of a TCP
 //! segment it has no effect. The default is 32 KiB of a Write, whose payloads then are whole pages.
 //!
@@ -97,6 +102,7 @@ pub(crate) struct Defaults {
     pub(crate) peer_to_peer: bool,
     pub(crate) eager_responder: bool,
     pub(crate) extensions: bool,
+    pub(crate) draft_swap: bool,
     pub(crate) ulpdu_limit: u16,
     pub(crate) receive_wait: ReceiveWait,
     pub(crate) pairing_port: u16,
@@ -118,6 +124,7 @@ impl Defaults {
             "peer_to_peer" => self.peer_to_peer = parse_switch(value)?,
             "eager_responder" => self.eager_responder = parse_switch(value)?,
             "extensions" => self.extensions = parse_switch(value)?,
+            "draft_swap" => self.draft_swap = parse_switch(value)?,
             "ulpdu_limit" => self.ulpdu_limit = value.parse().map_err(|_| EINVAL)?,
             "receive_wait" => self.receive_wait = ReceiveWait::parse(value)?,
             "pairing_port" => self.pairing_port = value.parse().map_err(|_| EINVAL)?,
@@ -206,6 +213,7 @@ pub(crate) struct Settings {
     pub(crate) peer_to_peer: Atomic<bool>,
     pub(crate) eager_responder: Atomic<bool>,
     pub(crate) extensions: Atomic<bool>,
+    pub(crate) draft_swap: Atomic<bool>,
     ulpdu_limit: Atomic<u32>,
     receive_wait: Atomic<u32>,
     pairing_port: Atomic<u32>,
@@ -223,6 +231,7 @@ impl Settings {
             peer_to_peer: Atomic::new(defaults.peer_to_peer),
             eager_responder: Atomic::new(defaults.eager_responder),
             extensions: Atomic::new(defaults.extensions),
+            draft_swap: Atomic::new(defaults.draft_swap),
             ulpdu_limit: Atomic::new(defaults.ulpdu_limit.into()),
             receive_wait: Atomic::new(defaults.receive_wait.millis()),
             pairing_port: Atomic::new(defaults.pairing_port.into()),
@@ -334,6 +343,12 @@ impl Settings {
     pub(crate) fn extensions(&self) -> bool {
         self.extensions.load(Relaxed)
     }
+
+    /// Returns whether atomic operations that always store all bits go as the Swap of the first
+    /// draft.
+    pub(crate) fn draft_swap(&self) -> bool {
+        self.draft_swap.load(Relaxed)
+    }
 }
 
 /// Returns the port that is so far behind a port. After 65535 comes 1, so each has one, and 0 stays
@@ -360,6 +375,7 @@ pub(crate) const DEFAULTS: Defaults = Defaults {
     peer_to_peer: true,
     eager_responder: false,
     extensions: false,
+    draft_swap: false,
     ulpdu_limit: 32_782,
     receive_wait: ReceiveWait(10_000),
     pairing_port: 24_791,
@@ -414,6 +430,7 @@ mod tests {
             ("peer_to_peer", "off"),
             ("eager_responder", "y"),
             ("extensions", "1"),
+            ("draft_swap", "on"),
             ("ulpdu_limit", "65535"),
             ("receive_wait", "3600000"),
             ("pairing_port", "0"),
@@ -429,6 +446,7 @@ mod tests {
             peer_to_peer: false,
             eager_responder: true,
             extensions: true,
+            draft_swap: true,
             ulpdu_limit: u16::MAX,
             receive_wait: ReceiveWait(3_600_000),
             pairing_port: 0,
@@ -479,7 +497,7 @@ mod tests {
         assert_eq!(settings.ulpdu_limit(), Some(32_782));
         assert_eq!(settings.receive_wait(), 10_000);
         assert!(settings.crc() && settings.peer_to_peer() && !settings.eager_responder());
-        assert!(!settings.extensions());
+        assert!(!settings.extensions() && !settings.draft_swap());
         assert_eq!(settings.mpa_rev(), MpaRevision::Two);
         assert_eq!((settings.ird_limit(), settings.ord_limit()), (128, 128));
         assert_eq!(settings.pairing_port(), Some(24_791));
@@ -490,6 +508,7 @@ mod tests {
             peer_to_peer: false,
             eager_responder: true,
             extensions: true,
+            draft_swap: true,
             ulpdu_limit: 0,
             receive_wait: ReceiveWait(5),
             pairing_port: 7,
@@ -498,7 +517,7 @@ mod tests {
             ord_limit: DepthLimit(4),
         });
         assert!(!settings.crc() && !settings.peer_to_peer() && settings.eager_responder());
-        assert!(settings.extensions());
+        assert!(settings.extensions() && settings.draft_swap());
         assert_eq!(settings.mpa_rev(), MpaRevision::One);
         assert_eq!((settings.ird_limit(), settings.ord_limit()), (3, 4));
         assert_eq!(settings.pairing_port(), Some(7));

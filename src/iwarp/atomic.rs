@@ -2,13 +2,14 @@
 
 //! Atomic operations: the two messages, and the arithmetic.
 //!
-//! A request is parsed into one of the two operations; the driver carries it out on the 64-bit word
+//! A request is parsed into one of the operations; the driver carries it out on the 64-bit word
 //! at the target, in the target's own byte order: by one instruction of the processor where there
 //! is one ([`AtomicOperation::instruction`]), else by [`AtomicOperation::apply`] inside a
 //! compare-exchange loop.
 //!
 //! AOpCode 1 is Swap in the first draft of RFC 7306 (draft-ietf-storm-rdmap-ext-00) and reserved in
-//! the RFC. A request with it becomes the equivalent CmpSwap; the driver never sends it (EXT-81).
+//! the RFC. It is carried out, and sent only to a peer that is said to know no CmpSwap
+//! ([`AtomicOperation::as_draft_swap`], EXT-81).
 //!
 //! Pure, any context.
 //!
@@ -42,6 +43,11 @@ pub enum AtomicOperation {
         /// field of 64 bits (EXT-21..23).
         mask: u64,
     },
+    /// AOpCode 1, Swap, which the first draft has.
+    DraftSwap {
+        /// What to store.
+        swap: u64,
+    },
     /// AOpCode 2, CmpSwap.
     CompareSwap {
         /// What to store.
@@ -50,8 +56,7 @@ pub enum AtomicOperation {
         swap_mask: u64,
         /// What to compare with.
         compare: u64,
-        /// Which bits to compare; 0 always matches, which makes it the Swap of the first draft
-        /// (EXT-81).
+        /// Which bits to compare; 0 always matches.
         compare_mask: u64,
     },
 }
@@ -61,13 +66,28 @@ impl AtomicOperation {
     const DRAFT_SWAP: u32 = 0x1;
     const COMPARE_SWAP: u32 = 0x2;
 
+    /// Returns the Swap of the first draft that has the same effect, if there is one, else the
+    /// operation itself.
+    pub const fn as_draft_swap(self) -> Self {
+        match self {
+            Self::CompareSwap {
+                swap,
+                swap_mask: u64::MAX,
+                compare_mask: 0,
+                ..
+            } => Self::DraftSwap { swap },
+            _ => self,
+        }
+    }
+
     /// Returns the instruction with the same effect as [`AtomicOperation::apply`]. Operations
     /// without masks have one.
     #[inline]
     pub const fn instruction(self) -> Instruction {
         match self {
             Self::FetchAdd { add, mask: 0 } => Instruction::Add(add),
-            Self::CompareSwap {
+            Self::DraftSwap { swap }
+            | Self::CompareSwap {
                 swap,
                 swap_mask: u64::MAX,
                 compare_mask: 0,
@@ -95,6 +115,7 @@ impl AtomicOperation {
                 let low = (original & !mask).wrapping_add(add & !mask);
                 low ^ ((original ^ add) & mask)
             }
+            Self::DraftSwap { swap } => swap,
             Self::CompareSwap {
                 swap,
                 swap_mask,
@@ -147,8 +168,7 @@ impl AtomicRequest {
     pub const LEN: usize = 52;
 
     /// Reads a header. Ignores reserved bits, the compare fields of FetchAdd, and the mask and the
-    /// compare fields of Swap (EXT-32, -36). Swap becomes a CmpSwap that always matches and stores
-    /// all bits (EXT-81).
+    /// compare fields of Swap (EXT-32, -36).
     ///
     /// # Errors
     ///
@@ -159,12 +179,7 @@ impl AtomicRequest {
         let mask = take_u64::<28, 52>(octets);
         let operation = match take_u32::<0, 52>(octets) & 0x0f {
             AtomicOperation::FETCH_ADD => AtomicOperation::FetchAdd { add: data, mask },
-            AtomicOperation::DRAFT_SWAP => AtomicOperation::CompareSwap {
-                swap: data,
-                swap_mask: u64::MAX,
-                compare: 0,
-                compare_mask: 0,
-            },
+            AtomicOperation::DRAFT_SWAP => AtomicOperation::DraftSwap { swap: data },
             AtomicOperation::COMPARE_SWAP => AtomicOperation::CompareSwap {
                 swap: data,
                 swap_mask: mask,
@@ -181,13 +196,16 @@ impl AtomicRequest {
         })
     }
 
-    /// Returns the octets of the header. FetchAdd fills the compare fields with 0 and ones
-    /// (EXT-36).
+    /// Returns the octets of the header. FetchAdd and Swap fill the compare fields with 0 and ones,
+    /// Swap its mask with ones (EXT-36, -81).
     #[inline]
     pub fn encode(&self) -> [u8; Self::LEN] {
         let (code, data, mask, compare, compare_mask) = match self.operation {
             AtomicOperation::FetchAdd { add, mask } => {
                 (AtomicOperation::FETCH_ADD, add, mask, 0, u64::MAX)
+            }
+            AtomicOperation::DraftSwap { swap } => {
+                (AtomicOperation::DRAFT_SWAP, swap, u64::MAX, 0, u64::MAX)
             }
             AtomicOperation::CompareSwap {
                 swap,
@@ -335,6 +353,7 @@ mod tests {
             for (operation, becomes) in [
                 (add(operand, 0), original.wrapping_add(operand)),
                 (swap(operand, u64::MAX, compare, 0), operand),
+                (AtomicOperation::DraftSwap { swap: operand }, operand),
                 (
                     swap(operand, u64::MAX, compare, u64::MAX),
                     if original == compare {
@@ -347,10 +366,12 @@ mod tests {
                 assert_eq!(operation.apply(original), becomes);
             }
             assert_eq!(add(operand, 0).instruction(), Instruction::Add(operand));
-            assert_eq!(
-                swap(operand, u64::MAX, compare, 0).instruction(),
-                Instruction::Exchange(operand)
-            );
+            for swap in [
+                swap(operand, u64::MAX, compare, 0),
+                AtomicOperation::DraftSwap { swap: operand },
+            ] {
+                assert_eq!(swap.instruction(), Instruction::Exchange(operand));
+            }
             assert_eq!(
                 swap(operand, u64::MAX, compare, u64::MAX).instruction(),
                 Instruction::CompareExchange {
@@ -372,7 +393,11 @@ mod tests {
 
     #[test]
     fn requests_come_back_as_they_went() {
-        for operation in [add(1, 1 << 63), swap(1, 2, 3, 4)] {
+        for operation in [
+            add(1, 1 << 63),
+            swap(1, 2, 3, 4),
+            AtomicOperation::DraftSwap { swap: 5 },
+        ] {
             let request = AtomicRequest {
                 identifier: 0x0102_0304,
                 stag: Stag::new(0x0506_0708),
@@ -401,17 +426,37 @@ mod tests {
     }
 
     #[test]
+    fn only_what_always_stores_all_bits_is_the_swap_of_the_draft() {
+        let draft = AtomicOperation::DraftSwap { swap: 7 };
+        for compare in [0, 5, u64::MAX] {
+            assert_eq!(swap(7, u64::MAX, compare, 0).as_draft_swap(), draft);
+        }
+        for other in [
+            swap(7, u64::MAX, 0, 1),
+            swap(7, u64::MAX >> 1, 0, 0),
+            swap(7, 0, 0, 0),
+            add(7, u64::MAX),
+            draft,
+        ] {
+            assert_eq!(other.as_draft_swap(), other);
+        }
+    }
+
+    #[test]
     fn the_swap_of_the_draft_stores_all_bits_whatever_its_masks() {
         let request = AtomicRequest {
             identifier: 7,
             stag: Stag::new(8),
             to: TaggedOffset::new(9),
-            operation: swap(0x1122, u64::MAX, 0, 0),
+            operation: AtomicOperation::DraftSwap { swap: 0x1122 },
         };
-        let mut octets = request.encode();
-        octets[3] = 1;
         // The draft fills the mask and the compare mask with ones, the compare data with zeros. The
         // receiver ignores all three.
+        let mut octets = request.encode();
+        assert_eq!(octets[..4], [0, 0, 0, 1]);
+        assert_eq!(octets[28..36], [0xff; 8]);
+        assert_eq!(octets[36..44], [0; 8]);
+        assert_eq!(octets[44..], [0xff; 8]);
         for filler in [0xff, 0, 0x0f] {
             octets[28..].fill(filler);
             assert_eq!(AtomicRequest::decode(&octets), Ok(request));

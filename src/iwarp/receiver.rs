@@ -13,8 +13,8 @@
 //! * [`Segment::Send`] takes a receive buffer if `first`, then goes to
 //!   [`crate::order::SendProgress::accept`];
 //! * [`Segment::Immediate`], [`Segment::ReadRequest`], [`Segment::Flush`],
-//!   [`Segment::AtomicRequest`] and [`Segment::AtomicResponse`] go to [`Queued::admit`], which returns the message once the driver
-//!   has said whether its queue has room.
+//!   [`Segment::AtomicRequest`] and [`Segment::AtomicResponse`] go to [`Queued::admit`], which
+//!   returns the message once the driver has said whether its queue has room.
 //!
 //! After a fault the driver passes no further FPDU (DDP-83, MPA-21);
 //! [`crate::terminate::Quoted::from_segment`] keeps the headers for the Terminate.

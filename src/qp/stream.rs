@@ -170,7 +170,8 @@ impl Qp {
         }
         let writes = self.shared.device.kind.write_completion(params.ord);
         self.shared.packed.store(false, Relaxed);
-        let tx = TxStream::new(conn, params, params.extensions, writes, &self.owner)?;
+        let draft_swap = self.shared.device.settings.draft_swap();
+        let tx = TxStream::new(conn, params, writes, draft_swap, &self.owner)?;
         self.start_rx(conn, params, params.extensions)?;
         self.shared.inner.lock().negotiated = Some(Negotiated {
             revision: params.revision,

@@ -37,7 +37,6 @@ use iwarp::{
         Crc,
         Markers, //
     },
-    rdmap::Extensions,
     segment::Plan,
     stream::{
         Job,
@@ -190,7 +189,8 @@ impl QpShared {
 }
 
 impl TxStream {
-    /// Creates the transmit side of a stream whose peer supports `extensions`.
+    /// Creates the transmit side of a stream. With `draft_swap` its peer is said to know the Swap of
+    /// RFC 7306's first draft in place of CmpSwap.
     ///
     /// Context: process.
     ///
@@ -200,8 +200,8 @@ impl TxStream {
     pub(crate) fn new(
         conn: &Arc<StreamConnection>,
         params: &StreamParams,
-        extensions: Extensions,
         writes: WriteCompletion,
+        draft_swap: bool,
         owner: &Memcg,
     ) -> Result<KBox<Self>> {
         let stream = Self {
@@ -223,9 +223,10 @@ impl TxStream {
             after: Set::NONE,
             context: TxContext {
                 sender: StreamSender::new(&SenderParams {
-                    extensions,
+                    extensions: params.extensions,
                     features: params.features.tell,
                     rtr: params.send_rtr,
+                    draft_swap,
                 }),
                 writes,
                 reads: params.ord != 0,

@@ -63,6 +63,7 @@ pub(super) const FILES: &[Setting<RdmaDevice>] = &[
     switch!(c"peer_to_peer", peer_to_peer),
     switch!(c"eager_responder", eager_responder),
     switch!(c"extensions", extensions),
+    switch!(c"draft_swap", draft_swap),
     Setting {
         name: c"ulpdu_limit",
         show: |device, out| write!(out, "{}", device.settings.ulpdu_limit().unwrap_or(0)),

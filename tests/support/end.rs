@@ -523,6 +523,7 @@ impl End {
                 extensions: Extensions::SendImmediate,
                 features: None,
                 rtr: None,
+                draft_swap: false,
             }),
         }
     }

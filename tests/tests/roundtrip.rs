@@ -336,9 +336,7 @@ fn atomic_requests() {
             0 => octets[36..].copy_from_slice(&[[0; 8], [0xff; 8]].concat()),
             1 => {
                 // The Swap of the first draft: all bits, whatever the masks (EXT-36, -81).
-                octets[3] = 2;
-                octets[28..36].fill(0xff);
-                octets[36..].fill(0);
+                octets[28..].copy_from_slice(&[[0xff; 8], [0; 8], [0xff; 8]].concat());
             }
             2 => {}
             _ => {

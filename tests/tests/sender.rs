@@ -48,6 +48,7 @@ const PARAMS: SenderParams = SenderParams {
     extensions: Extensions::Rfc7306,
     features: None,
     rtr: None,
+    draft_swap: false,
 };
 
 fn sender() -> StreamSender<u8> {
@@ -134,6 +135,28 @@ fn each_request_is_a_message_with_the_next_number_of_its_queue() {
         (STAG, TO, operation)
     );
     assert_ne!(sender.begin_atomic((STAG, TO), operation, 7), identifier);
+    // What always stores all bits is a CmpSwap, unless the peer is said to know only the draft's.
+    let swap = AtomicOperation::CompareSwap {
+        swap: 5,
+        swap_mask: u64::MAX,
+        compare: 0,
+        compare_mask: 0,
+    };
+    for (draft_swap, operation, sent) in [
+        (false, swap, swap),
+        (true, swap, AtomicOperation::DraftSwap { swap: 5 }),
+        (true, operation, operation),
+    ] {
+        let mut sender = StreamSender::new(&SenderParams {
+            draft_swap,
+            ..PARAMS
+        });
+        sender.begin_atomic((STAG, TO), operation, 7);
+        let Message::AtomicRequest { request, .. } = end(&mut sender).0 else {
+            panic!("no Atomic Request");
+        };
+        assert_eq!(request.operation, sent);
+    }
     // Sends have gone on from where they were.
     let op = PayloadOp::Send(SendExtra::None);
     assert_eq!(

@@ -182,6 +182,8 @@ pub struct SenderParams {
     pub features: Option<Features>,
     /// The ready-to-receive message that it sends then.
     pub rtr: Option<Rtr>,
+    /// The peer is said to know the Swap of the first draft in place of CmpSwap (EXT-81).
+    pub draft_swap: bool,
 }
 
 /// The sending half of a stream, whose requests are in slots `S` of the send queue.
@@ -190,6 +192,7 @@ pub struct StreamSender<S> {
     /// The message being segmented.
     pub current: Option<Outgoing<S>>,
     extensions: Extensions,
+    draft_swap: bool,
     /// The message to send first.
     first: Option<FirstMessage>,
     /// Who goes first when both sides have something.
@@ -210,6 +213,7 @@ impl<S: Copy> StreamSender<S> {
         Self {
             current: None,
             extensions: params.extensions,
+            draft_swap: params.draft_swap,
             first: match (params.features, params.rtr) {
                 (Some(features), rtr) => Some(FirstMessage::Features(features, rtr)),
                 (None, Some(rtr)) => Some(FirstMessage::Rtr(rtr)),
@@ -372,7 +376,11 @@ impl<S: Copy> StreamSender<S> {
             identifier: msn.raw(),
             stag,
             to,
-            operation,
+            operation: if self.draft_swap {
+                operation.as_draft_swap()
+            } else {
+                operation
+            },
         };
         let message = Message::AtomicRequest { request, msn };
         self.current = Some(Outgoing::bare(message, Job::AwaitResponse(slot)));

@@ -59,6 +59,7 @@ mod tx {
             Rtr, //
         },
         rdmap::{
+            Extensions,
             Marked,
             ReadRequest,
             SendExtra, //
@@ -475,6 +476,7 @@ mod tx {
                     extensions: Extensions::Rfc7306,
                     features: None,
                     rtr: None,
+                    draft_swap: false,
                 };
                 stream.context.sender = StreamSender::with_number(&params, Msn::new(u32::MAX));
             }

@@ -44,6 +44,7 @@
  *	imm C M OFF LEN ADDR KEY FLAGS VALUE	a Write with Immediate Data
  *	add C M OFF LEN ADDR KEY FLAGS VALUE	FetchAdd; LEN octets at OFF get the original value
  *	swap C M OFF LEN ADDR KEY FLAGS SWAP COMPARE
+ *	exchange C M OFF LEN ADDR KEY FLAGS VALUE	a Swap that compares nothing
  *	badadd C			a FetchAdd with a local key that does not exist
  *	state C				= the number of the QP's state
  *	draining C			= 1 in SQD until the send queue has drained, else 0
@@ -61,6 +62,8 @@
  */
 
 #include "common.h"
+
+#include "../../../utils/riwarp.h"
 
 #include <arpa/inet.h>
 #include <poll.h>
@@ -231,7 +234,7 @@ static bool conn_qp(struct conn *c)
 		.qp_type = IBV_QPT_RC,
 		.cap = { .max_send_wr = 32,
 			 .max_recv_wr = 64,
-			 .max_send_sge = 1,
+			 .max_send_sge = 5,
 			 .max_recv_sge = 1 },
 	};
 	size_t len;
@@ -929,10 +932,11 @@ static bool command(char *line)
 
 			posted(post(c, &wr));
 		} else if (!strcmp(word, "write") || !strcmp(word, "read") || !strcmp(word, "imm") ||
-			   !strcmp(word, "add") || !strcmp(word, "swap")) {
+			   !strcmp(word, "add") || !strcmp(word, "swap") ||
+			   !strcmp(word, "exchange")) {
 			unsigned long long first = 0, second = 0;
+			struct ibv_sge list[5], *sge = list;
 			struct ibv_send_wr wr;
-			struct ibv_sge sge;
 			struct ibv_mr *mr;
 
 			sscanf(line, "%*d %ld %llu %llu %llu %u %15s %llu %llu", &m, &d, &e, &b, &key,
@@ -940,13 +944,13 @@ static bool command(char *line)
 			mr = mr_at(m);
 			if (!mr)
 				return say("- no such region"), true;
-			sge = (struct ibv_sge){ .addr = (uintptr_t)mr->addr + d,
-						.length = (uint32_t)e,
-						.lkey = mr->lkey };
+			*sge = (struct ibv_sge){ .addr = (uintptr_t)mr->addr + d,
+						 .length = (uint32_t)e,
+						 .lkey = mr->lkey };
 			wr = wr_rdma(word[0] == 'w' ? IBV_WR_RDMA_WRITE :
 				     word[0] == 'i' ? IBV_WR_RDMA_WRITE_WITH_IMM :
 						      IBV_WR_RDMA_READ,
-				     0, flags_of(flags), &sge, 1, b, key);
+				     0, flags_of(flags), sge, 1, b, key);
 			wr.imm_data = htonl((uint32_t)first);
 			if (word[0] == 'a' || word[0] == 's') {
 				wr.opcode = word[0] == 'a' ? IBV_WR_ATOMIC_FETCH_AND_ADD :
@@ -956,6 +960,8 @@ static bool command(char *line)
 				wr.wr.atomic.compare_add = word[0] == 'a' ? first : second;
 				wr.wr.atomic.swap = word[0] == 'a' ? 0 : first;
 			}
+			if (word[0] == 'e')
+				riwarp_swap(&wr, list, b, key, first);
 			posted(post(c, &wr));
 		} else if (!strcmp(word, "state")) {
 			say("= %d", c->id->qp ? (int)qp_state(c->id->qp) : -1);

@@ -108,7 +108,7 @@ pub(super) fn fetch_add(stag: u32, to: u64, data: u64, mask: u64) -> Atomic {
     }
 }
 
-fn compare_swap(
+pub(super) fn compare_swap(
     stag: u32,
     to: u64,
     (swap, mask): (u64, u64),
@@ -127,7 +127,7 @@ fn compare_swap(
 }
 
 /// Returns the Swap of the first draft of RFC 7306, with the given data and mask.
-fn draft_swap(stag: u32, to: u64, swap: (u64, u64)) -> Atomic {
+pub(super) fn draft_swap(stag: u32, to: u64, swap: (u64, u64)) -> Atomic {
     Atomic {
         aopcode: DRAFT_SWAP,
         ..compare_swap(stag, to, swap, (0, u64::MAX))

@@ -6,6 +6,8 @@
 use super::{
     atomics::{
         answer,
+        compare_swap,
+        draft_swap,
         fetch_add,
         Atomic, //
     },
@@ -86,6 +88,7 @@ pub(super) fn cases() -> Vec<Case> {
         )
         .alone(),
     );
+    list.push(case("swap_of_the_device", "EXT-81 EXT-36", swap_of_the_device).alone());
     list.extend(bad_answers());
     list.extend(refusals(bad_immediates()));
     list
@@ -134,6 +137,33 @@ fn frames_of_atomics_of_the_device(b: &mut Bench<'_>) -> Outcome {
     let want = Atomic::swap(0xfeed_beef, 8, 5, 6).named(two).segment(2);
     require!(second.0 == want, "{}", second.describe());
     require!(one != two, "identifier {one} twice");
+    Ok(())
+}
+
+/// A swap that compares nothing is a CmpSwap; to a peer of the first draft, if the setting says so,
+/// its Swap. Other operations are the same for both.
+fn swap_of_the_device(b: &mut Bench<'_>) -> Outcome {
+    let all = u64::MAX;
+    for (setting, sent) in [
+        (0, compare_swap(KEY, AT, (5, all), (0, 0))),
+        (1, draft_swap(KEY, AT, (5, all))),
+    ] {
+        b.setting("draft_swap", setting)?;
+        let mut wire = b.begun()?;
+        b.clean()?;
+        let rest = format!("{} {} {SINK_AT} 8 {AT} {KEY} -", wire.conn, b.ram.number());
+        b.puppet.ask(&format!("exchange {rest} 5"))?;
+        let got = wire.get()?;
+        let identifier = identifier_of(&got.0);
+        let want = sent.named(identifier).segment(1);
+        require!(got.0 == want, "{}", got.describe());
+        wire.send(&[answer(1, identifier, 7)])?;
+        brought(b, &wire, &7u64.to_ne_bytes())?;
+        b.puppet.ask(&format!("swap {rest} 5 0"))?;
+        let got = wire.get()?;
+        let named = compare_swap(KEY, AT, (5, all), (0, all)).named(identifier_of(&got.0));
+        require!(got.0 == named.segment(2), "{}", got.describe());
+    }
     Ok(())
 }
 

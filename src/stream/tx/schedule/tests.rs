@@ -130,6 +130,7 @@ mod schedule {
                 extensions: Extensions::Rfc7306,
                 features: None,
                 rtr: None,
+                draft_swap: false,
             }),
             writes: WriteCompletion::Accepted,
             reads: true,
