@@ -88,6 +88,7 @@ pub(crate) const COMPLETION: Completion = Completion {
     opcode: WcOpcode::Recv,
     bytes: 0x0102_0304,
     extra: WcExtra::None,
+    immediate: None,
     qpn: 0x0005_0607,
     qp: QpId::NONE,
     solicited: false,

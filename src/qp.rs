@@ -318,6 +318,7 @@ impl Qp {
             opcode: WcOpcode::Recv,
             bytes: 0,
             extra: WcExtra::None,
+            immediate: None,
             qpn: origin.qpn,
             qp: origin.qp,
             solicited: true,

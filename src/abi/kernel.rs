@@ -9,7 +9,10 @@
 
 use iwarp::{
     atomic::AtomicOperation,
-    rdmap::SendExtra,
+    rdmap::{
+        Immediate,
+        SendExtra, //
+    },
     stag::Stag, //
 };
 use kernel::prelude::*;
@@ -66,7 +69,7 @@ pub(crate) fn send(wr: &verbs::IbSendWr<'_, Mr>, send: &mut SendWr) -> Result {
         } => SendOp::Write {
             stag: Stag::new(rkey),
             to: remote_addr,
-            immediate: Some(imm),
+            immediate: Some(Immediate::of_verbs(imm)),
         },
         verbs::IbSendOp::Read { remote_addr, rkey } => SendOp::Read {
             stag: Stag::new(rkey),
@@ -158,6 +161,7 @@ pub(crate) fn send(wr: &verbs::IbSendWr<'_, Mr>, send: &mut SendWr) -> Result {
         SendOp::RegMr { .. }
         | SendOp::Bind(_)
         | SendOp::LocalInv { .. }
+        | SendOp::Immediate(_)
         | SendOp::Flush(_)
         | SendOp::AtomicWrite { .. } => {}
     }
@@ -324,7 +328,8 @@ mod tests {
             return Err(EINVAL);
         };
         assert_eq!((stag.raw(), to), (0x99, 0x1122_3344_5566_7788));
-        assert_eq!(immediate, 0x0102_0304_u32.to_ne_bytes());
+        let expected = Immediate::of_verbs(0x0102_0304_u32.to_ne_bytes());
+        assert_eq!(immediate, expected);
         let SendOp::LocalInv { stag } = plain(LOCAL_INV, 0x77)? else {
             return Err(EINVAL);
         };

@@ -26,7 +26,10 @@ use iwarp::{
         FlushPlacement,
         FlushRequest, //
     },
-    rdmap::SendExtra,
+    rdmap::{
+        Immediate,
+        SendExtra, //
+    },
     stag::{
         Stag,
         TaggedOffset, //
@@ -82,6 +85,8 @@ use queue::Queue;
 const SEND_LEN: usize = 208;
 /// Length in octets of a receive request before its list.
 const RECV_LEN: usize = 40;
+/// The key of the element that holds Immediate Data which a Write precedes; alone it is 0.
+const IMMEDIATE_BEHIND_A_WRITE: u32 = 1;
 /// Where a send request has the length of its message, or of the range of a Flush.
 const LEN_AT: usize = 184;
 /// Length of a completion in octets.
@@ -98,6 +103,7 @@ const OP_FETCH_ADD: u32 = 6;
 const OP_LOCAL_INV: u32 = 7;
 const OP_BIND_MW: u32 = 8;
 const OP_SEND_WITH_INV: u32 = 9;
+const OP_IMMEDIATE: u32 = 11;
 const OP_MASKED_COMPARE_SWAP: u32 = 12;
 const OP_MASKED_FETCH_ADD: u32 = 13;
 const OP_FLUSH: u32 = 14;
@@ -106,6 +112,10 @@ const OP_ATOMIC_WRITE: u32 = 15;
 // Flags of a completion (`enum ibv_wc_flags`); their values differ from the kernel's.
 const WC_WITH_IMM: u32 = 1 << 1;
 const WC_WITH_INV: u32 = 1 << 3;
+// Flags of its own (utils/riwarp.h): `src_qp` has the last four octets of Immediate Data; `imm_data`
+// has them too, and the first four are zero.
+const WC_IMMEDIATE_DATA: u32 = 1 << 24;
+const WC_IMMEDIATE_DATA_LAST: u32 = 1 << 25;
 
 /// Offset and size of a queue for `mmap()` (`struct mminfo`).
 #[derive(Clone, Copy, IntoBytes, zerocopy_derive::Immutable)]
@@ -209,7 +219,8 @@ impl RxeSendRing {
         let atomic_stag = Stag::new(u32_at(head, 48));
         let operands = (u64_at(head, 32), u64_at(head, 40));
         let extra = u32_at(head, 20);
-        let mut op = match u32_at(head, 12) {
+        let number = u32_at(head, 12);
+        let mut op = match number {
             OP_WRITE => SendOp::Write {
                 stag: rdma_stag,
                 to: rdma_to,
@@ -218,7 +229,7 @@ impl RxeSendRing {
             OP_WRITE_WITH_IMM => SendOp::Write {
                 stag: rdma_stag,
                 to: rdma_to,
-                immediate: Some(extra.to_ne_bytes()),
+                immediate: Some(Immediate::of_verbs(extra.to_ne_bytes())),
             },
             OP_SEND => SendOp::Send(SendExtra::None),
             OP_SEND_WITH_IMM => SendOp::Send(SendExtra::Immediate(extra.to_ne_bytes())),
@@ -270,6 +281,12 @@ impl RxeSendRing {
                     _ => WcOpcode::CompareSwap,
                 },
             },
+            // Likewise.
+            OP_IMMEDIATE => SendOp::Write {
+                stag: Stag::new(extra),
+                to: u64_at(head, 152),
+                immediate: None,
+            },
             OP_ATOMIC_WRITE => SendOp::AtomicWrite {
                 stag: rdma_stag,
                 to: rdma_to,
@@ -315,17 +332,14 @@ impl RxeSendRing {
                 status: WcStatus::LocalLength,
             });
         }
-        if let OP_MASKED_COMPARE_SWAP | OP_MASKED_FETCH_ADD = u32_at(head, 12) {
-            let Some(masked) = masked(&mut wr.payload, u32_at(head, 12)) else {
+        if let OP_MASKED_COMPARE_SWAP | OP_MASKED_FETCH_ADD | OP_IMMEDIATE = number {
+            if take_operands(&mut op, number, &mut wr.payload).is_none() {
                 wr.payload.clear();
                 return Err(BadWr {
                     id,
                     opcode,
                     status: WcStatus::LocalLength,
                 });
-            };
-            if let SendOp::Atomic { operation, .. } = &mut op {
-                *operation = masked;
             }
         }
         wr.id = id;
@@ -337,38 +351,41 @@ impl RxeSendRing {
     }
 }
 
-/// Takes the operands of a masked atomic operation out of its list: the addresses of all elements
-/// but the first one, which have no octets. [`None`] if the list has another form.
+/// Takes out of the list what an operation that the library does not know has there in place of
+/// memory: addresses of elements that have no octets, behind all others. [`None`] if the list has
+/// another form.
 #[cold]
-fn masked(list: &mut Payload, opcode: u32) -> Option<AtomicOperation> {
-    let mut operands = [0; 4];
-    let mut elements = list.sges().skip(1);
-    let expected = match opcode {
-        OP_MASKED_FETCH_ADD => 2,
-        _ => 4,
-    };
-    for operand in operands.get_mut(..expected)? {
-        let element = elements.next().filter(|element| element.len == 0)?;
-        *operand = element.addr;
+fn take_operands(op: &mut SendOp, opcode: u32, list: &mut Payload) -> Option<()> {
+    let mut last = || list.pop().filter(|element| element.len == 0);
+    match op {
+        SendOp::Atomic { operation, .. } => {
+            let (mask, value) = (last()?.addr, last()?.addr);
+            *operation = if opcode == OP_MASKED_FETCH_ADD {
+                AtomicOperation::FetchAdd { add: value, mask }
+            } else {
+                let (compare_mask, compare) = (last()?.addr, last()?.addr);
+                AtomicOperation::CompareSwap {
+                    swap: value,
+                    swap_mask: mask,
+                    compare,
+                    compare_mask,
+                }
+            };
+            (list.sges().len() == 1).then_some(())
+        }
+        SendOp::Write { immediate, .. } => {
+            let element = last()?;
+            let data = element.addr.to_ne_bytes();
+            if element.lkey == IMMEDIATE_BEHIND_A_WRITE {
+                *immediate = Some(data);
+                return Some(());
+            }
+            *op = SendOp::Immediate(data);
+            (element.lkey == 0 && list.sges().len() == 0).then_some(())
+        }
+        // No other operation has any.
+        _ => None,
     }
-    if elements.next().is_some() {
-        return None;
-    }
-    drop(elements);
-    list.keep_first();
-    let [first, first_mask, second, second_mask] = operands;
-    Some(match opcode {
-        OP_MASKED_FETCH_ADD => AtomicOperation::FetchAdd {
-            add: first,
-            mask: first_mask,
-        },
-        _ => AtomicOperation::CompareSwap {
-            swap: second,
-            swap_mask: second_mask,
-            compare: first,
-            compare_mask: first_mask,
-        },
-    })
 }
 
 /// Decodes a Flush. [`None`] if its placement or level does not exist, or if it has a list.
@@ -521,12 +538,20 @@ impl RxeCqRing {
 
 /// Encodes a completion (`struct ib_uverbs_wc`).
 fn encode_cqe(completion: &Completion) -> [u8; CQE_LEN] {
-    let (extra, flags) = match completion.extra {
+    let (extra, mut flags) = match completion.extra {
         WcExtra::None => ([0; 4], 0),
         WcExtra::Immediate(octets) => (octets, WC_WITH_IMM),
         WcExtra::Invalidated(rkey) => (rkey.to_ne_bytes(), WC_WITH_INV),
     };
     let mut entry = [0; CQE_LEN];
+    if let Some([first @ .., e, f, g, h]) = completion.immediate {
+        let rest = [e, f, g, h];
+        flags |= WC_IMMEDIATE_DATA;
+        if first == [0; 4] && rest != [0; 4] {
+            flags |= WC_IMMEDIATE_DATA_LAST;
+        }
+        entry[32..36].copy_from_slice(&rest);
+    }
     entry[0..8].copy_from_slice(&completion.id.to_ne_bytes());
     // The values of user space equal the kernel's.
     entry[8..12].copy_from_slice(&completion.status.to_raw().to_ne_bytes());

@@ -12,7 +12,10 @@ use iwarp::{
         TARGET_LEN, //
     },
     flush::FlushRequest,
-    rdmap::SendExtra,
+    rdmap::{
+        Immediate,
+        SendExtra, //
+    },
     stag::Stag, //
 };
 use kernel::{
@@ -46,8 +49,10 @@ pub(crate) enum SendOp {
     Write {
         stag: Stag,
         to: u64,
-        immediate: Option<[u8; 4]>,
+        immediate: Option<[u8; Immediate::LEN]>,
     },
+    /// Immediate Data alone, all octets of it; processes only.
+    Immediate([u8; Immediate::LEN]),
     /// RDMA Read from the peer's buffer; may invalidate the local STag when it is done.
     Read {
         stag: Stag,
@@ -93,7 +98,7 @@ impl SendOp {
     /// The opcode of the completion.
     pub(crate) fn wc_opcode(&self) -> WcOpcode {
         match self {
-            Self::Send(_) => WcOpcode::Send,
+            Self::Send(_) | Self::Immediate(_) => WcOpcode::Send,
             Self::Write { .. } => WcOpcode::Write,
             Self::Read { .. } => WcOpcode::Read,
             Self::Atomic { opcode, .. } => *opcode,
@@ -181,6 +186,8 @@ pub(crate) struct Completion {
     pub(crate) bytes: u32,
     /// What the peer's message carried in addition.
     pub(crate) extra: WcExtra,
+    /// All octets of Immediate Data, of which `extra` has four.
+    pub(crate) immediate: Option<[u8; Immediate::LEN]>,
     /// The number of the queue pair.
     pub(crate) qpn: u32,
     /// The queue pair, for `ib_wc`.

@@ -398,6 +398,13 @@ impl Immediate {
     /// Length in octets; nothing follows (EXT-69).
     pub const LEN: usize = 8;
 
+    /// Returns the octets with the four of the verbs in front, as deployed devices have them.
+    #[inline]
+    pub const fn of_verbs(value: [u8; 4]) -> [u8; Self::LEN] {
+        let [a, b, c, d] = value;
+        [a, b, c, d, 0, 0, 0, 0]
+    }
+
     /// Returns the opcode of the kind.
     #[inline]
     pub const fn opcode(&self) -> Opcode {

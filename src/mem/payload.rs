@@ -99,11 +99,11 @@ impl Payload {
         }
     }
 
-    /// Keeps at most the first element of a list.
-    pub(crate) fn keep_first(&mut self) {
-        if self.form == Form::List {
-            self.used = self.used.min(1);
-        }
+    /// Drops the last element of a list and returns it; [`None`] if there is none.
+    pub(crate) fn pop(&mut self) -> Option<Sge> {
+        let last = self.sges().last()?;
+        self.used -= 1;
+        Some(last)
     }
 
     /// Makes it a list of `count` elements and returns their octets to be filled in; [`None`],

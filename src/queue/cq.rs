@@ -523,6 +523,7 @@ mod tests {
         opcode: WcOpcode::Write,
         bytes: 99,
         extra: WcExtra::None,
+        immediate: None,
         qpn: 5,
         qp: QpId::NONE,
         solicited: false,

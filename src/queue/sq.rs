@@ -715,6 +715,7 @@ impl SendQueueInner {
                 opcode: wqe.opcode,
                 bytes: wqe.bytes,
                 extra: WcExtra::None,
+                immediate: None,
                 qpn: origin.qpn,
                 qp: origin.qp,
                 solicited: status != WcStatus::Success,

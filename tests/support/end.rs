@@ -78,7 +78,6 @@ use iwarp::{
         Delivery,
         FpduEnd,
         Job,
-        MessageEnd,
         NotPlaced,
         NotTaken,
         PayloadOp,
@@ -645,24 +644,14 @@ impl End {
         self.begun()
     }
 
-    /// Begins Immediate Data, as behind a Write of no octets.
+    /// Begins Immediate Data.
     pub fn immediate(&mut self, immediate: Immediate) -> Message {
-        let [a, b, c, d, ..] = immediate.data;
-        let op = PayloadOp::Write {
-            stag: Stag::ZERO,
-            to: TaggedOffset::new(0),
-            immediate: Some([a, b, c, d]),
-        };
+        let op = PayloadOp::Immediate(immediate.data);
         let begun = self
             .sender
             .begin_payload(op, 0, immediate.solicited, Job::Nothing);
         assert_eq!(begun, Ok(()));
-        assert_eq!(self.sender.end_message(), MessageEnd::Nothing);
-        match self.begun() {
-            // The verbs have four octets; the tests send all eight.
-            Message::Immediate { msn, .. } => Message::Immediate { immediate, msn },
-            message => panic!("{message:?}"),
-        }
+        self.begun()
     }
 
     /// Begins a Read, or returns `None` if the outbound depth is reached.

@@ -207,7 +207,7 @@ fn immediate_data_follows_its_write_and_completes_it() {
     let op = PayloadOp::Write {
         stag: STAG,
         to: TO,
-        immediate: Some(*b"abcd"),
+        immediate: Some(Immediate::of_verbs(*b"abcd")),
     };
     for (event, msn) in [
         (SendEvent::Solicit, NUMBER[0]),
@@ -230,6 +230,35 @@ fn immediate_data_follows_its_write_and_completes_it() {
     assert_eq!(sender.begin_payload(op, 70, event, Job::Confirm(4)), Ok(()));
     assert_eq!(end(&mut sender).1, MessageEnd::Nothing);
     assert_eq!(end(&mut sender).1, MessageEnd::AwaitConfirmation(4));
+}
+
+#[test]
+fn all_octets_of_immediate_data_are_the_consumers() {
+    let data = *b"abcdefgh";
+    let solicited = SendEvent::Solicit;
+    for op in [
+        PayloadOp::Write {
+            stag: STAG,
+            to: TO,
+            immediate: Some(data),
+        },
+        PayloadOp::Immediate(data),
+    ] {
+        let mut sender = StreamSender::new(&PARAMS);
+        let begun = sender.begin_payload(op, 0, solicited, Job::Complete(4));
+        assert_eq!(begun, Ok(()));
+        if let PayloadOp::Write { .. } = op {
+            assert_eq!(end(&mut sender).1, MessageEnd::Nothing);
+        }
+        let immediate = Immediate { data, solicited };
+        let msn = NUMBER[0];
+        let message = Message::Immediate { immediate, msn };
+        assert_eq!(end(&mut sender), (message, MessageEnd::Complete(4)));
+    }
+    let mut sender = sender();
+    let op = PayloadOp::Immediate(data);
+    let begun = sender.begin_payload(op, 1, solicited, Job::Complete(4));
+    assert!(begun == Err(Unsupported) && sender.current.is_none());
 }
 
 #[test]

@@ -165,8 +165,10 @@ pub enum PayloadOp {
         /// Where in it the first octet goes.
         to: TaggedOffset,
         /// Immediate Data that follows.
-        immediate: Option<[u8; 4]>,
+        immediate: Option<[u8; Immediate::LEN]>,
     },
+    /// Immediate Data that no Write precedes; without payload.
+    Immediate([u8; Immediate::LEN]),
 }
 
 /// No message of this stream can carry the request.
@@ -296,7 +298,8 @@ impl<S: Copy> StreamSender<S> {
     /// # Errors
     ///
     /// [`Unsupported`] for a Send with Immediate and payload, unless both ends have the extension
-    /// for it; without payload it is an Immediate Data message of RFC 7306.
+    /// for it; without payload it is an Immediate Data message of RFC 7306. [`Unsupported`] for
+    /// such a message with payload.
     #[inline(always)]
     pub fn begin_payload(
         &mut self,
@@ -312,7 +315,8 @@ impl<S: Copy> StreamSender<S> {
                 if len != 0 {
                     return Err(Unsupported);
                 }
-                (self.immediate(immediate_data(value, solicited)), None)
+                let data = Immediate::of_verbs(value);
+                (self.immediate(Immediate { data, solicited }), None)
             }
             PayloadOp::Send(extra) => {
                 let kind = SendKind { solicited, extra };
@@ -324,9 +328,11 @@ impl<S: Copy> StreamSender<S> {
                 to,
                 immediate,
             } => {
-                let behind = immediate.map(|value| immediate_data(value, solicited));
+                let behind = immediate.map(|data| Immediate { data, solicited });
                 (Message::Write { stag, to }, behind)
             }
+            PayloadOp::Immediate(_) if len != 0 => return Err(Unsupported),
+            PayloadOp::Immediate(data) => (self.immediate(Immediate { data, solicited }), None),
         };
         self.current = Some(Outgoing {
             segmenter: Segmenter::new(message, len),
@@ -418,15 +424,5 @@ impl<S: Copy> StreamSender<S> {
     fn immediate(&mut self, immediate: Immediate) -> Message {
         let msn = self.send.advance();
         Message::Immediate { immediate, msn }
-    }
-}
-
-/// Returns Immediate Data with the four octets of the verbs in front, as deployed devices have
-/// them.
-const fn immediate_data(value: [u8; 4], solicited: SendEvent) -> Immediate {
-    let [a, b, c, d] = value;
-    Immediate {
-        data: [a, b, c, d, 0, 0, 0, 0],
-        solicited,
     }
 }

@@ -134,6 +134,7 @@ impl Incoming {
     #[inline(always)]
     pub(super) fn complete(&self, qp: &QpShared, received: &Received) -> Result<(), Fault> {
         let origin = qp.origin();
+        let mut octets = None;
         let (opcode, bytes, extra, solicited) = match *received {
             Received::Send(kind, len) => {
                 let extra = match kind.extra {
@@ -144,6 +145,7 @@ impl Incoming {
                 (WcOpcode::Recv, len, extra, kind.solicited)
             }
             Received::Immediate(immediate, written) => {
+                octets = Some(immediate.data);
                 let value = immediate_value(immediate.data);
                 if value.truncated {
                     qp.device.stats.rx_immediate_truncated.inc();
@@ -163,6 +165,7 @@ impl Incoming {
             opcode,
             bytes,
             extra,
+            immediate: octets,
             qpn: origin.qpn,
             qp: origin.qp,
             solicited: solicited == SendEvent::Solicit,
@@ -184,6 +187,7 @@ impl Incoming {
             opcode: WcOpcode::Recv,
             bytes: 0,
             extra: WcExtra::None,
+            immediate: None,
             qpn: origin.qpn,
             qp: origin.qp,
             solicited: true,

@@ -263,6 +263,7 @@ impl TxStream {
                 to: TaggedOffset::new(*to),
                 immediate: *immediate,
             },
+            SendOp::Immediate(data) => PayloadOp::Immediate(*data),
             SendOp::Read { .. }
             | SendOp::AtomicWrite { .. }
             | SendOp::Atomic { .. }
@@ -303,7 +304,7 @@ impl TxStream {
         let Self { wr, context, .. } = self;
         match &wr.op {
             // `begin` has made messages of these.
-            SendOp::Send(_) | SendOp::Write { .. } => {
+            SendOp::Send(_) | SendOp::Write { .. } | SendOp::Immediate(_) => {
                 warn_on_once!(true);
                 Err(WcStatus::LocalQpOperation)
             }

@@ -6,10 +6,14 @@
 
 #include "modify.h"
 
+#include "../../../utils/riwarp.h"
+
 #include <arpa/inet.h>
 #include <pthread.h>
 
 #define RIGHTS (ALL_RIGHTS | IBV_ACCESS_REMOTE_ATOMIC)
+/* Of a completion of Immediate Data; a Send with Immediate and payload has only the first. */
+#define IMMEDIATE_FLAGS (IBV_WC_WITH_IMM | RIWARP_WC_IMMEDIATE_DATA)
 
 static struct region local, remote;
 
@@ -247,7 +251,7 @@ static void immediate(struct pair *p, uint64_t id, size_t len, int flags)
 	must(poll_wc(p->b.recv_cq, &wc, SOON));
 	check(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM,
 	      "status %d, opcode %d", wc.status, wc.opcode);
-	check(wc.wc_flags == IBV_WC_WITH_IMM && ntohl(wc.imm_data) == 0xfeed0000 + (uint32_t)id,
+	check(wc.wc_flags == IMMEDIATE_FLAGS && ntohl(wc.imm_data) == 0xfeed0000 + (uint32_t)id,
 	      "flags %#x, value %#x", wc.wc_flags, ntohl(wc.imm_data));
 	check(wc.byte_len == len, "%u octets instead of %zu", wc.byte_len, len);
 	check(pattern_differs(remote.buf, len, (uint32_t)id) < 0, "the data differs");
@@ -355,7 +359,7 @@ static void empty_send(struct pair *p, uint64_t id, int flags)
 	must(expect_wc(p->b.recv_cq, &wc, id, IBV_WC_SUCCESS));
 	check(wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM && wc.byte_len == 0, "opcode %d, %u octets",
 	      wc.opcode, wc.byte_len);
-	check(wc.wc_flags == IBV_WC_WITH_IMM && ntohl(wc.imm_data) == 0xfeed0000 + (uint32_t)id,
+	check(wc.wc_flags == IMMEDIATE_FLAGS && ntohl(wc.imm_data) == 0xfeed0000 + (uint32_t)id,
 	      "flags %#x, value %#x", wc.wc_flags, ntohl(wc.imm_data));
 }
 
@@ -641,7 +645,7 @@ static bool finished(struct ibv_cq *cq, uint64_t id, enum ibv_wc_opcode opcode, 
 	}
 	good = ex->status == IBV_WC_SUCCESS && ex->wr_id == id && ibv_wc_read_opcode(ex) == opcode &&
 	       ibv_wc_read_byte_len(ex) == len &&
-	       (!value || (ibv_wc_read_wc_flags(ex) == IBV_WC_WITH_IMM &&
+	       (!value || (ibv_wc_read_wc_flags(ex) == IMMEDIATE_FLAGS &&
 			   ntohl(ibv_wc_read_imm_data(ex)) == value));
 	if (!good)
 		fail("request %lu: id %lu, status %d, opcode %d, %u octets", id, ex->wr_id, ex->status,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The atomic operations of RFC 7306 for which libibverbs has no call, as utils/riwarp.h posts them.
+ * The operations of RFC 7306 for which libibverbs has no call, as utils/riwarp.h posts them.
  */
 
 #include "common.h"
@@ -155,6 +155,110 @@ PAIR_CASE(swap_into_too_little, .send_sge = 5)
 	refused(p, IBV_WC_LOC_LEN_ERR);
 }
 
+/* Checks the completion of a receive of Immediate Data, behind a Write of so many octets. */
+static void brought(struct pair *p, const char *data, uint32_t written)
+{
+	char octets[8];
+	struct ibv_wc wc;
+
+	must(expect_wc(p->b.recv_cq, &wc, 3, IBV_WC_SUCCESS));
+	check(wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM && wc.byte_len == written &&
+		      wc.wc_flags & IBV_WC_WITH_IMM,
+	      "opcode %d, %u octets, flags %#x", wc.opcode, wc.byte_len, wc.wc_flags);
+	check(riwarp_wc_immediate_data(&wc, octets) && !memcmp(octets, data, 8),
+	      "%.8s came, flags %#x", octets, wc.wc_flags);
+	check(!memcmp(&wc.imm_data, memcmp(data, "\0\0\0\0", 4) ? data : data + 4, 4),
+	      "imm_data is %#x", wc.imm_data);
+}
+
+static const char *const eights[] = {
+	"abcdefgh", "abcd\0\0\0\0", "\0\0\0\0efgh", "\0\0\0\0\0\0\0\0", "abcdabcd", "\0\0\0x\0\0\0y",
+};
+
+PAIR_CASE(immediate_data_of_eight_octets)
+{
+	struct ibv_wc wc;
+
+	must(prepare(p));
+	for (size_t i = 0; i < ARRAY_SIZE(eights) && !test_failed(); i++) {
+		must(post_recv_sges(&p->b, 3, NULL, 0));
+		riwarp_immediate_data(&wr, sge, eights[i]);
+		must(post_send(&p->a, &wr) && expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS));
+		check(wc.opcode == IBV_WC_SEND, "opcode %d", wc.opcode);
+		check(!wc.wc_flags, "flags %#x", wc.wc_flags);
+		brought(p, eights[i], 0);
+	}
+	check(not_all(remote.buf, 4096, 0x11) < 0, "the peer's memory was written");
+}
+
+PAIR_CASE(immediate_data_of_eight_octets_behind_a_write, .send_sge = 3)
+{
+	struct ibv_wc wc;
+
+	must(prepare(p));
+	for (int count = 0; count <= 2 && !test_failed(); count++) {
+		must(post_recv_sges(&p->b, 3, NULL, 0));
+		sge[0] = sge_of(&local, 0, 24);
+		sge[1] = sge_of(&local, 40, 1600);
+		riwarp_write_immediate_data(&wr, sge, count, there(), remote.mr->rkey, eights[0]);
+		must(post_send(&p->a, &wr) && expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS));
+		check(wc.opcode == IBV_WC_RDMA_WRITE, "opcode %d", wc.opcode);
+		brought(p, eights[0], (uint32_t[]){ 0, 24, 1624 }[count]);
+	}
+	check(not_all((uint8_t *)word(&remote, 3), 1624, 0x22) < 0, "an octet was not written");
+	check(not_all(remote.buf, 24, 0x11) < 0 && *(word(&remote, 3) + 1624 / 8) == 0x1111111111111111,
+	      "something beside was written");
+}
+
+PAIR_CASE(immediate_data_of_the_verbs_has_eight_octets)
+{
+	struct ibv_wc wc;
+
+	must(prepare(p) && post_recv_sges(&p->b, 3, NULL, 0));
+	wr = wr_rdma(IBV_WR_RDMA_WRITE_WITH_IMM, 1, IBV_SEND_SIGNALED, sge, 1, there(), remote.mr->rkey);
+	memcpy(&wr.imm_data, "abcd", 4);
+	must(post_send(&p->a, &wr) && expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS));
+	brought(p, "abcd\0\0\0\0", 8);
+}
+
+PAIR_CASE(immediate_data_of_eight_octets_solicited, .channels = true)
+{
+	must(prepare(p) && post_recv_sges(&p->b, 3, NULL, 0) && post_recv_sges(&p->b, 3, NULL, 0));
+	check(!ibv_req_notify_cq(p->b.recv_cq, 1), "arming");
+	riwarp_immediate_data(&wr, sge, eights[0]);
+	must(post_send(&p->a, &wr));
+	check(!channel_fires(p->b.recv_channel, QUIET), "an event though none was asked for");
+	wr.send_flags |= IBV_SEND_SOLICITED;
+	must(post_send(&p->a, &wr));
+	check(channel_fires(p->b.recv_channel, SOON), "no event");
+	brought(p, eights[0], 0);
+	brought(p, eights[0], 0);
+}
+
+PAIR_CASE(immediate_data_inline, .inline_data = 64, .send_sge = 2)
+{
+	must(prepare(p) && post_recv_sges(&p->b, 3, NULL, 0));
+	riwarp_write_immediate_data(&wr, sge, 1, there(), remote.mr->rkey, eights[0]);
+	wr.send_flags |= IBV_SEND_INLINE;
+	refused(p, IBV_WC_LOC_LEN_ERR);
+}
+
+PAIR_CASE(immediate_data_without_its_element)
+{
+	must(prepare(p) && post_recv_sges(&p->b, 3, NULL, 0));
+	riwarp_immediate_data(&wr, sge, eights[0]);
+	wr.num_sge = 0;
+	refused(p, IBV_WC_LOC_LEN_ERR);
+}
+
+PAIR_CASE(immediate_data_alone_has_no_memory, .send_sge = 2)
+{
+	must(prepare(p) && post_recv_sges(&p->b, 3, NULL, 0));
+	riwarp_write_immediate_data(&wr, sge, 1, there(), remote.mr->rkey, eights[0]);
+	sge[1].lkey = 0;
+	refused(p, IBV_WC_LOC_LEN_ERR);
+}
+
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
@@ -167,5 +271,12 @@ int main(int argc, char **argv)
 	RUN(addition_with_another_list);
 	RUN(swap_with_memory_for_operands);
 	RUN(swap_into_too_little);
+	RUN(immediate_data_of_eight_octets);
+	RUN(immediate_data_of_eight_octets_behind_a_write);
+	RUN(immediate_data_of_the_verbs_has_eight_octets);
+	RUN(immediate_data_of_eight_octets_solicited);
+	RUN(immediate_data_inline);
+	RUN(immediate_data_without_its_element);
+	RUN(immediate_data_alone_has_no_memory);
 	return test_end();
 }

@@ -85,6 +85,25 @@ mod suite {
     }
 
     #[test]
+    fn all_octets_of_immediate_data_are_there() {
+        for (data, flags, rest) in [
+            (*b"abcdefgh", 2 | 1 << 24, *b"efgh"),
+            (*b"abcd\0\0\0\0", 2 | 1 << 24, [0; 4]),
+            (*b"\0\0\0\0efgh", 2 | 3 << 24, *b"efgh"),
+            ([0; 8], 2 | 1 << 24, [0; 4]),
+        ] {
+            let entry = encode_cqe(&Completion {
+                extra: WcExtra::Immediate([9; 4]),
+                immediate: Some(data),
+                ..COMPLETION
+            });
+            assert_eq!(entry[24..28], [9; 4]);
+            assert_eq!(entry[32..36], rest);
+            assert_eq!(entry[36..40], u32::to_ne_bytes(flags));
+        }
+    }
+
+    #[test]
     fn a_full_queue_is_left_as_it_is() -> Result {
         let ring = RxeCqRing::new(4)?;
         for n in 0..3 {

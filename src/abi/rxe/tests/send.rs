@@ -62,7 +62,8 @@ mod suite {
 
     const TOO_LONG: Option<(u64, WcStatus)> = Some((ID, WcStatus::LocalLength));
 
-    /// Returns the Immediate Data of a Write, which has to name the buffer of `head`.
+    /// Returns the Immediate Data of a Write, which has to name the buffer of `head`, and has no
+    /// more octets than the verbs have.
     fn immediate_of_write(wr: &SendWr) -> Result<Option<[u8; 4]>> {
         let SendOp::Write {
             stag,
@@ -73,7 +74,11 @@ mod suite {
             return Err(EINVAL);
         };
         assert_eq!((stag.raw(), to), (0xb0b0_b0b0, 0x0102_0304_0506_0708));
-        Ok(immediate)
+        match immediate {
+            Some([a, b, c, d, 0, 0, 0, 0]) => Ok(Some([a, b, c, d])),
+            Some(_) => Err(EINVAL),
+            None => Ok(None),
+        }
     }
 
     #[test]
@@ -237,7 +242,11 @@ mod suite {
                 .eq([(1, 8)]));
         }
         for (number, flags, lengths) in [
-            (OP_MASKED_FETCH_ADD, SendFlags::empty(), &[][..]),
+            (OP_IMMEDIATE, SendFlags::empty(), &[][..]),
+            (OP_IMMEDIATE, SendFlags::empty(), &[8]),
+            (OP_IMMEDIATE, SendFlags::empty(), &[8, 0]),
+            (OP_IMMEDIATE, SendFlags::INLINE, &[8, 0]),
+            (OP_MASKED_FETCH_ADD, SendFlags::empty(), &[]),
             (OP_MASKED_FETCH_ADD, SendFlags::empty(), &[8, 0]),
             (OP_MASKED_FETCH_ADD, SendFlags::empty(), &[8, 0, 0, 0]),
             (OP_MASKED_FETCH_ADD, SendFlags::empty(), &[8, 0, 8]),
@@ -255,6 +264,55 @@ mod suite {
             let bad = ring.read(0, &mut wr).and_then(Result::err).ok_or(EINVAL)?;
             assert_eq!(bad.status, WcStatus::LocalLength);
             assert_eq!(wr.payload.len(), 0);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn immediate_data_has_its_octets_in_the_list() -> Result {
+        // The key of each element is 0 alone, 1 behind a Write.
+        for (lengths, lkey, is_good) in [
+            (&[0][..], 0, true),
+            (&[0], 1, true),
+            (&[8, 0], 1, true),
+            (&[8, 9, 0], 1, true),
+            (&[8, 0], 0, false),
+            (&[0], 2, false),
+        ] {
+            let ring = masked_of(OP_IMMEDIATE, SendFlags::empty(), lengths)?;
+            let last = lengths.len() - 1;
+            let at = ring.0.at(0) + SEND_LEN + last * SGE_LEN;
+            let mut element = sge(last);
+            element[..8].copy_from_slice(b"abcdefgh");
+            element[8..12].fill(0);
+            element[12..].copy_from_slice(&u32::to_ne_bytes(lkey));
+            ring.0.memory.copy_in(at, &element)?;
+            let mut wr = SendWr::default();
+            let read = ring.read(0, &mut wr).ok_or(EINVAL)?;
+            assert_eq!(read.is_ok(), is_good);
+            if !is_good {
+                continue;
+            }
+            match (lkey, &wr.op) {
+                (0, SendOp::Immediate(data)) => assert_eq!(data, b"abcdefgh"),
+                (
+                    1,
+                    SendOp::Write {
+                        stag,
+                        to: 0x0908_0706_0504_0300,
+                        immediate: Some(data),
+                    },
+                ) => {
+                    assert_eq!(stag.raw(), u32::from_ne_bytes([0xa1, 0xa2, 0xa3, 0xa4]));
+                    assert_eq!(data, b"abcdefgh");
+                }
+                _ => return Err(EINVAL),
+            }
+            assert!(wr
+                .payload
+                .sges()
+                .map(|sge| sge.len)
+                .eq(lengths[..last].iter().copied()));
         }
         Ok(())
     }
@@ -294,15 +352,15 @@ mod suite {
 
     #[test]
     fn no_other_opcode_can_be_posted() {
-        // 10 is a Send with TSO, 11 is driver-specific; the kernel's opcodes begin at 0x20 and
+        // 10 is a Send with TSO; the kernel's opcodes begin at 0x20 and
         // 0xf0.
         let known = OP_WRITE..=OP_SEND_WITH_INV;
         let high = [1 << 8, 1 << 16 | OP_SEND, 1 << 31 | OP_WRITE, u32::MAX];
         for opcode in Iterator::chain(0..=u32::from(u8::MAX), high) {
-            // A Flush has no list, a masked operation a longer one.
+            // A Flush has no list, the others a longer one.
             let expected = if known.contains(&opcode) || opcode == OP_ATOMIC_WRITE {
                 None
-            } else if let OP_MASKED_COMPARE_SWAP | OP_MASKED_FETCH_ADD = opcode {
+            } else if let OP_IMMEDIATE | OP_MASKED_COMPARE_SWAP | OP_MASKED_FETCH_ADD = opcode {
                 TOO_LONG
             } else {
                 Some((ID, WcStatus::LocalQpOperation))
