@@ -17,7 +17,7 @@
 #include <rdma/rdma_cm.h>
 #include <trace/misc/rdma.h>
 
-/* The opcodes of RDMAP; 0x1f is 0xf with the reserved bit that marks a solicited event. */
+/* The opcodes of RDMAP; from 0x10 on with the reserved bits that mark messages of riwarp. */
 #define riwarp_show_opcode(x)				\
 	__print_symbolic(x,				\
 		{ 0x0, "WRITE" },			\
@@ -33,7 +33,10 @@
 		{ 0xa, "ATOMIC_REQUEST" },		\
 		{ 0xb, "ATOMIC_RESPONSE" },		\
 		{ 0xf, "SEND_IMMEDIATE" },		\
-		{ 0x1f, "SEND_SOLICITED_IMMEDIATE" })
+		{ 0x10, "ATOMIC_WRITE" },		\
+		{ 0x11, "FLUSH" },			\
+		{ 0x1f, "SEND_SOLICITED_IMMEDIATE" },	\
+		{ 0x2f, "FEATURES" })
 
 /* enum ib_wc_opcode, which trace/misc/rdma.h lacks. */
 #define RIWARP_WR_OPCODES		\
@@ -47,6 +50,8 @@
 	riwarp_wr(REG_MR)		\
 	riwarp_wr(MASKED_COMP_SWAP)	\
 	riwarp_wr(MASKED_FETCH_ADD)	\
+	riwarp_wr(FLUSH)		\
+	riwarp_wr(ATOMIC_WRITE)		\
 	riwarp_wr(RECV)			\
 	riwarp_wr_end(RECV_RDMA_WITH_IMM)
 

@@ -333,6 +333,7 @@ impl<'s, 'b> Receiving<'s, 'b> {
         };
         match self.receiver.take_features(self.done, &arrived) {
             Some(common) => {
+                self.to.qp.trace_fpdu_in(arrived.header, fpdu.ulpdu_len);
                 self.conn.set_features(common);
                 fpdu.len
             }

@@ -4,7 +4,10 @@
 //!
 //! Context: any.
 
-use iwarp::segment::Plan;
+use iwarp::{
+    rdmap::Opcode,
+    segment::Plan, //
+};
 use kernel::prelude::*;
 use kernel_ext::trace::{
     FaultFound,
@@ -28,9 +31,6 @@ use crate::{
 
 /// Octets of the control fields of DDP and RDMAP, with which each segment begins.
 const DDP_LAST: u8 = 0x40;
-const OPCODE: u8 = 0x0f;
-/// The opcode, of which the bit before it is a part.
-const OPCODE_SEND_IMMEDIATE: u8 = 0x0f;
 
 /// The end that has sent a Terminate.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,11 +39,16 @@ pub(super) enum TerminateSender {
     Peer,
 }
 
-/// Returns the opcode in the control field of RDMAP, as [`iwarp::rdmap::Opcode::to_wire`] does.
+/// Returns the opcode in the control field of RDMAP, as [`Opcode::to_wire`] does: with the reserved
+/// bits of those that they mark. Whether the peer has agreed on such a message is not looked at.
 fn opcode(control: u8) -> u8 {
-    match control & OPCODE {
-        OPCODE_SEND_IMMEDIATE => control & 0x1f,
-        opcode => opcode,
+    const ATOMIC_WRITE: u8 = Opcode::AtomicWrite.to_wire();
+    const FLUSH: u8 = Opcode::Flush.to_wire();
+    const SEND: u8 = Opcode::SendSolicitedImmediate.to_wire();
+    const FEATURES: u8 = Opcode::Features.to_wire();
+    match control & (Opcode::MARKS | 0x0f) {
+        marked @ (ATOMIC_WRITE | FLUSH | SEND | FEATURES) => marked,
+        other => other & 0x0f,
     }
 }
 
@@ -160,14 +165,21 @@ mod tests {
     use super::*;
     use iwarp::rdmap::{
         Extensions,
-        Opcode, //
+        Marked, //
     };
 
     #[test]
     fn opcodes_are_those_of_the_wire() {
         for control in 0..=u8::MAX {
-            if let Some(known) = Opcode::from_wire(control, Extensions::SendImmediate) {
-                assert_eq!(opcode(control), known.to_wire());
+            let known = Opcode::from_wire(control, Extensions::SendImmediate);
+            let Some(known) = known.map(|known| known.marked(control, Marked::ALL)) else {
+                continue;
+            };
+            // Features are known by their place.
+            match control & 0x3f {
+                0x2f => assert_eq!(opcode(control), Opcode::Features.to_wire()),
+                0x3f => assert_eq!(opcode(control), Opcode::SendImmediate.to_wire()),
+                _ => assert_eq!(opcode(control), known.to_wire()),
             }
         }
     }

@@ -219,6 +219,9 @@ trace_requests() {
 	tracing
 	join 65536 2
 	qp=$(traced conn_established | sed -n "s/.* dev=$DEV_A .* \(qpn=[0-9]*\) .*/\1/p")
+	# What the initiator can do comes first, and belongs to no request.
+	in_order_soon "^message_out dev=$DEV_A $qp seq=-1 opcode=FEATURES len=0" \
+		"^fpdu_in dev=$DEV_B .*opcode=FEATURES len=26 last=1"
 	# The life of a Write of several FPDUs. Its position in the queue is in each line.
 	ask a write "$C" "$FROM" 0 50000 "$AT" "$KEY" -
 	in_order_soon "^wr_start dev=$DEV_A $qp .*opcode=RDMA_WRITE len=50000"
