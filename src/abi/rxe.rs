@@ -112,8 +112,8 @@ const OP_ATOMIC_WRITE: u32 = 15;
 // Flags of a completion (`enum ibv_wc_flags`); their values differ from the kernel's.
 const WC_WITH_IMM: u32 = 1 << 1;
 const WC_WITH_INV: u32 = 1 << 3;
-// Flags of its own (utils/riwarp.h): `src_qp` has the last four octets of Immediate Data; `imm_data`
-// has them too, and the first four are zero.
+// Flags of its own (utils/riwarp.h): `src_qp` has the last four octets of Immediate Data;
+// `imm_data` has them too, and the first four are zero.
 const WC_IMMEDIATE_DATA: u32 = 1 << 24;
 const WC_IMMEDIATE_DATA_LAST: u32 = 1 << 25;
 

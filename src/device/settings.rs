@@ -32,13 +32,14 @@
 //! `extensions` departs from MPA-3: it uses two flags that RFC 5044 reserves and requires to be
 //! zero. They are sent as zero unless the setting is on.
 //!
-//! `draft_swap` departs from RFC 7306, section 10.1, which reserves the number of that operation. It
-//! is for a Responder of the first draft that has no CmpSwap; other Responders may answer with a
+//! `draft_swap` departs from RFC 7306, section 10.1, which reserves the number of that operation.
+//! It is for a Responder of the first draft that has no CmpSwap; other Responders may answer with a
 //! Terminate. Off by default.
 //!
-//! `ulpdu_limit` departs from MPA-3 too: Requests have a flag that RFC 5044 reserves, unless it is 0. A Responder does
-//! not check reserved flags, so only a riwarp device takes it for more. Below the length of a TCP
-//! segment it has no effect. The default is 32 KiB of a Write, whose payloads then are whole pages.
+//! `ulpdu_limit` departs from MPA-3 too: Requests have a flag that RFC 5044 reserves, unless it is
+//! 0. A Responder does not check reserved flags, so only a riwarp device takes it for more. Below
+//! the length of a TCP segment it has no effect. The default is 32 KiB of a Write, whose payloads
+//! then are whole pages.
 //!
 //! Context: process; reading any.
 

@@ -223,8 +223,8 @@ impl Region {
         Ok(Arc::new(region, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Ends the region: afterwards no guard of it exists. Returns its body; [`None`] if it has ended
-    /// before.
+    /// Ends the region: afterwards no guard of it exists. Returns its body; [`None`] if it has
+    /// ended before.
     ///
     /// Context: process, sleeps.
     pub(super) fn revoke(&self) -> Option<Body> {

@@ -87,8 +87,8 @@ impl Regions {
             .filter(|region| region.stag() == stag)
     }
 
-    /// Makes a region of a domain and enters it. Without a `key` the region gets a random one, which
-    /// a peer cannot predict (RFC 5040, section 8.1.1; RDMAP-167).
+    /// Makes a region of a domain and enters it. Without a `key` the region gets a random one,
+    /// which a peer cannot predict (RFC 5040, section 8.1.1; RDMAP-167).
     ///
     /// Context: process, sleeps.
     ///

@@ -107,7 +107,7 @@ impl Qp {
         match need {
             Need::Payload(place, origin) => {
                 let octets = self.fetch(&place, &origin);
-                // Dropped outside the lock, because it may hold the last reference to its connection.
+                // Dropped outside the lock: it may hold the last reference to its connection.
                 let mut found = PagingOut::Found(FetchedPayload { place, octets });
                 let mut state = self.shared.paging_out.lock();
                 if state.end_fetch() {

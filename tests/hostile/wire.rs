@@ -196,8 +196,8 @@ impl Wire {
         {}
     }
 
-    /// Sends these octets again and again until the other end takes no more for a while; returns how
-    /// many TCP has taken, or an error beyond `limit`.
+    /// Sends these octets again and again until the other end takes no more for a while; returns
+    /// how many TCP has taken, or an error beyond `limit`.
     pub(crate) fn stuff(&self, octets: &[u8], limit: usize) -> Outcome<usize> {
         self.socket.set_write_timeout(Some(quiet()))?;
         let mut taken = 0;

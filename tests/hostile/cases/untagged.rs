@@ -361,8 +361,8 @@ fn a_message_waits_for_its_receive(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-/// A peer that sends on and on, and gets no receive, has what TCP's buffers hold and no more; others
-/// go on.
+/// A peer that sends on and on, and gets no receive, has what TCP's buffers hold and no more;
+/// others go on.
 fn flood_of_messages_without_receives(b: &mut Bench<'_>) -> Outcome {
     // The most that a receive buffer of one end and a send buffer of the other may have.
     let limit = ["tcp_rmem", "tcp_wmem"]
