@@ -5,10 +5,10 @@
 //! `rdma link add` makes a device. It is removed when its interface leaves its namespace or is
 //! unregistered, when its namespace ends, by `rdma link delete`, when the module is unloaded, or
 //! when `ib_core` unregisters all devices of its driver id. The first of these marks the
-//! [`DeviceEntry`] as doomed. Work that has to wait runs on the reaper, because interface events
-//! arrive under rtnl, under which no device may be unregistered. Dropping the registration waits
-//! until concurrent removals are done, so no code of this module runs for the device after its
-//! entry has been removed.
+//! [`DeviceEntry`] as being removed. Work that has to wait runs on the reaper, because interface
+//! events arrive under rtnl, under which no device may be unregistered. Dropping the registration
+//! waits until concurrent removals are done, so no code of this module runs for the device after
+//! its entry has been removed.
 //!
 //! Lock order: an entry's `state` (mutex) before `entries` (spin lock, innermost).
 
@@ -135,7 +135,7 @@ struct DeviceEntry {
     /// Rises from one device to the next.
     serial: u64,
     /// The device is going or gone; its interface may get another one.
-    doomed: Atomic<bool>,
+    removing: Atomic<bool>,
     #[pin]
     state: Mutex<State>,
     #[pin]
@@ -282,7 +282,7 @@ impl Registry {
     /// may still get the same.
     fn new_guid(&self, netdev: &NetDevice) -> Guid {
         let guid = Guid::of(netdev);
-        let taken = self.find(|other| other.device.guid() == guid && !other.is_doomed());
+        let taken = self.find(|other| other.device.guid() == guid && !other.is_removing());
         match taken {
             Some(_) => Guid::random(),
             None => guid,
@@ -298,7 +298,7 @@ impl Registry {
         }
         if entries
             .iter()
-            .any(|other| other.is_on(&entry.device.netdev) && !other.is_doomed())
+            .any(|other| other.is_on(&entry.device.netdev) && !other.is_removing())
         {
             return Err(EEXIST);
         }
@@ -325,7 +325,7 @@ impl Registry {
         entries.iter().find(|entry| wanted(entry)).cloned()
     }
 
-    /// Calls `f` with the entry of an interface, if it has one that is not doomed.
+    /// Calls `f` with the entry of an interface, if it has one that is not being removed.
     ///
     /// Holds the lock meanwhile, so that a caller in softirq never drops the last reference to a
     /// device. Context: any.
@@ -333,7 +333,7 @@ impl Registry {
         let entries = self.entries.lock();
         let entry = entries
             .iter()
-            .find(|entry| entry.is_on(netdev) && !entry.is_doomed());
+            .find(|entry| entry.is_on(netdev) && !entry.is_removing());
         if let Some(entry) = entry {
             f(entry);
         }
@@ -351,7 +351,7 @@ impl Registry {
             // device does not move with it. If the entry was made too late for that, events in the
             // new namespace follow.
             if event == NetdevEvent::Unregister || entry.has_left() {
-                entry.doom();
+                entry.set_removing();
                 entry.end_later();
             } else {
                 entry.device.netdev_event(event);
@@ -383,7 +383,7 @@ impl Registry {
     /// Context: process, without rtnl.
     fn end_all(&self, mut which: impl FnMut(&Device) -> bool) {
         while let Some(entry) = self.find(|entry| which(&entry.device)) {
-            entry.doom();
+            entry.set_removing();
             entry.end();
             // Another removal may have taken the registration first.
             entry.over.wait_for_completion();
@@ -409,7 +409,7 @@ impl DeviceEntry {
             pin_init!(Self {
                 device,
                 serial: registry.made.fetch_add(1, Relaxed) + 1,
-                doomed: Atomic::new(false),
+                removing: Atomic::new(false),
                 state <- new_mutex!(State::Making),
                 work <- new_work!("DeviceEntry::work"),
                 over <- Completion::new(),
@@ -428,17 +428,17 @@ impl DeviceEntry {
         self.device.netdev.net_id() != self.device.home
     }
 
-    fn is_doomed(&self) -> bool {
+    fn is_removing(&self) -> bool {
         // ORDERING: for `settle`, the lock of `state` orders this: `end` takes it after the mark is
         // set, so if it found `State::Making`, `settle`, which takes it next, sees the mark. For
         // others the old value is right, too.
-        self.doomed.load(Relaxed) || self.device.is_gone()
+        self.removing.load(Relaxed) || self.device.is_gone()
     }
 
-    /// Marks the device as doomed. Context: any.
-    fn doom(&self) {
-        // ORDERING: as in `is_doomed`.
-        self.doomed.store(true, Relaxed);
+    /// Marks the device as being removed. Context: any.
+    fn set_removing(&self) {
+        // ORDERING: as in `is_removing`.
+        self.removing.store(true, Relaxed);
     }
 
     /// Queues the removal of the device to the reaper. Context: any.
@@ -455,7 +455,7 @@ impl DeviceEntry {
         self.device.addr_event();
         *self.state.lock() = State::Registered(registration);
         // A removal that found `State::Making` under the lock has left the rest to this call.
-        if self.is_doomed() {
+        if self.is_removing() {
             self.end_later();
         }
     }
@@ -463,7 +463,7 @@ impl DeviceEntry {
     /// Drops the entry of a device that could not be registered.
     fn cancel(&self) {
         *self.state.lock() = State::Over;
-        self.doom();
+        self.set_removing();
         self.registry.leave(self);
         self.over.complete_all();
     }
@@ -600,7 +600,7 @@ mod tests {
         let second = DeviceEntry::new(registry.clone(), benches[1].rdma.clone())?;
         registry.enter(second.clone())?;
         // Both are on one interface, which may get another device then.
-        second.doom();
+        second.set_removing();
         registry.enter(first.clone())?;
         let mut seen = KVec::new();
         registry.each(|device| seen.push(core::ptr::from_ref(device), GFP_KERNEL))?;
@@ -645,7 +645,7 @@ mod tests {
             let entry = DeviceEntry::new(registry.clone(), bench.rdma.clone())?;
             registry.entries.lock().push(entry.clone(), GFP_ATOMIC)?;
             registry.netdev_event(NetdevEvent::Register, &bench.device.netdev);
-            assert_eq!(entry.is_doomed(), ends);
+            assert_eq!(entry.is_removing(), ends);
             registry.queues.flush();
             registry.leave(&entry);
         }

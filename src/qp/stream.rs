@@ -262,13 +262,13 @@ impl Qp {
 
     /// Returns whether the stream still has data to send to a peer that has closed its half: what
     /// was posted, answers, or a Terminate.
-    pub(crate) fn owes(&self) -> bool {
+    pub(crate) fn has_unsent(&self) -> bool {
         let lifecycle = self.shared.lifecycle();
         match lifecycle.phase() {
             QpPhase::Rts | QpPhase::Closing => {
                 let takes = lifecycle.may_send() && !lifecycle.is_peer_closed();
-                self.shared.inbound_reads.owes()
-                    || self.shared.sq.owes(takes)
+                self.shared.inbound_reads.has_unanswered()
+                    || self.shared.sq.has_unsent(takes)
                     // Last: see the field.
                     || self.shared.packed.load(Relaxed)
             }

@@ -137,7 +137,7 @@ impl InboundReads {
 
     /// Returns whether a request is not answered. The end of an answer may still be on its way to
     /// TCP.
-    pub(crate) fn owes(&self) -> bool {
+    pub(crate) fn has_unanswered(&self) -> bool {
         self.inner.lock().depth.used() != 0
     }
 
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(len(reads.take()), Some(1));
         assert!(reads.take().is_none());
         reads.answered();
-        assert!(!reads.owes());
+        assert!(!reads.has_unanswered());
         reads.start(1, &Memcg::nobody())?;
         assert!(reads.put(read(3)));
         assert_eq!(len(reads.take()), Some(3));
@@ -348,7 +348,7 @@ mod tests {
         reads.put(read(2));
         assert_eq!(len(reads.take()), Some(1));
         // Later requests wait.
-        assert!(reads.take().is_none() && reads.owes());
+        assert!(reads.take().is_none() && reads.has_unanswered());
         reads.put_back(epoch, read(7));
         assert_eq!(len(reads.take()), Some(7));
         reads.answered();
@@ -364,7 +364,7 @@ mod tests {
         reads.take();
         reads.start(1, &Memcg::nobody())?;
         reads.put_back(epoch, read(1));
-        assert!(reads.take().is_none() && !reads.owes());
+        assert!(reads.take().is_none() && !reads.has_unanswered());
         reads.put(read(2));
         reads.take();
         reads.put_back(epoch, read(1));
@@ -375,13 +375,13 @@ mod tests {
     #[test]
     fn a_peer_is_owed_until_its_answer_is_packed() -> Result {
         let reads = started(2)?;
-        assert!(!reads.owes());
+        assert!(!reads.has_unanswered());
         reads.put(read(1));
-        assert!(reads.owes());
+        assert!(reads.has_unanswered());
         reads.take();
-        assert!(reads.owes());
+        assert!(reads.has_unanswered());
         reads.answered();
-        assert!(!reads.owes());
+        assert!(!reads.has_unanswered());
         Ok(())
     }
 
@@ -399,11 +399,11 @@ mod tests {
         reads.put(read(1));
         reads.put(read(2));
         reads.clear();
-        assert!(reads.take().is_none() && !reads.owes());
+        assert!(reads.take().is_none() && !reads.has_unanswered());
         assert_eq!(reads.room(), QueueRoom::Free);
         reads.put(read(3));
         reads.start(5, &Memcg::nobody())?;
-        assert!(reads.take().is_none() && !reads.owes());
+        assert!(reads.take().is_none() && !reads.has_unanswered());
         for n in 0..5 {
             assert!(reads.put(read(n)));
         }

@@ -199,8 +199,9 @@ pub(crate) struct QpShared {
     /// A part of a message is packed, and TCP has not accepted all of the message; written by the
     /// transmit task.
     // ORDERING: Relaxed: set before the task frees the entry of an answered request, begins a Read
-    // behind other octets or completes a request, each under a lock that `Qp::owes` takes before it
-    // loads this. Cleared after TCP took the octets under the socket's lock, which a FIN takes too.
+    // behind other octets or completes a request, each under a lock that `Qp::has_unsent` takes
+    // before it loads this. Cleared after TCP took the octets under the socket's lock, which a FIN
+    // takes too.
     pub(crate) packed: Atomic<bool>,
     pub(crate) coalescer: DoorbellCoalescer,
     /// The transmit timer is armed; the transmit task it starts sees what was posted before.

@@ -189,8 +189,8 @@ impl QpShared {
 }
 
 impl TxStream {
-    /// Creates the transmit side of a stream. With `draft_swap` its peer is said to know the Swap of
-    /// RFC 7306's first draft in place of CmpSwap.
+    /// Creates the transmit side of a stream. With `draft_swap` its peer is said to know the Swap
+    /// of RFC 7306's first draft in place of CmpSwap.
     ///
     /// Context: process.
     ///
@@ -336,7 +336,10 @@ impl TxStream {
                 if self.batch.has_spare() {
                     self.check_idle(qp);
                 }
-                if closes && self.context.sender.current.is_none() && !qp.inbound_reads.owes() {
+                if closes
+                    && self.context.sender.current.is_none()
+                    && !qp.inbound_reads.has_unanswered()
+                {
                     self.closed = true;
                     self.after.add(qp.apply(Event::Drained));
                 }

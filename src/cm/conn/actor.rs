@@ -164,7 +164,7 @@ pub(in crate::cm) enum ConnPhase {
     Attaching(Attaching),
     /// The stream belongs to the queue pair.
     Open(Open),
-    /// The peer has closed its half; this end sends what the queue pair still owes.
+    /// The peer has closed its half; this end sends what the queue pair has not sent yet.
     HalfClosed(HalfClosed),
     /// This end has closed its half; awaits the peer's FIN.
     Closing(Closing),

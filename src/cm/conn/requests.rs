@@ -198,7 +198,7 @@ pub(crate) fn connect(cm: ArcBorrow<'_, Cm>, id: CmId, param: &ConnParam<'_>) ->
     let source = bind_source(&socket, local)?;
 
     let conn = Conn::new(cm.into(), socket, Actor::new(ConnPhase::Released))?;
-    // Holds off steps until this call either fails or owes events.
+    // Holds off steps until this call either fails or has events to report.
     conn.with_actor(|actor| {
         let bound = qp.bind(conn.bound());
         let connect = |socket: &Socket| match (socket.connect_nonblock(&remote), source) {

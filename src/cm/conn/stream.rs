@@ -9,7 +9,7 @@
 //! | first to end | what happens |
 //! |---|---|
 //! | the queue pair, orderly | FIN after its data; reads on to the peer's FIN (DDP-57, -61, -62) |
-//! | the peer, orderly | the queue pair sends what it owes, then FIN (DDP-60) |
+//! | the peer, orderly | the queue pair sends what it has not sent yet, then FIN (DDP-60) |
 //! | the peer, inside an FPDU | lost (MPA-30) |
 //! | either, by a reset | lost |
 //!
@@ -266,7 +266,7 @@ pub(in crate::cm) enum FinalAction {
 
 /// Time limits of the phases, in milliseconds.
 mod limit {
-    /// For any progress in acknowledging what the queue pair owes after the peer's FIN.
+    /// For any progress in acknowledging what the queue pair sends after the peer's FIN.
     pub(in crate::cm) const OWED: u32 = 5_000;
     /// How often `OWED` restarts: 200 seconds in all, because the peer decides how fast it reads.
     pub(in crate::cm) const OWED_RENEWALS: u32 = 39;
@@ -390,10 +390,14 @@ impl Conn {
             return self.end(actor, Ended::Lost(Loss::Here), FinalAction::Reset);
         }
         let qp = self.qp();
-        let owes = qp.as_ref().is_some_and(|qp| qp.owes());
+        let unsent = qp.as_ref().is_some_and(|qp| qp.has_unsent());
         if !matches!(self.socket.state(), TcpState::CloseWait) {
             // A peer that was owed nothing may have gone in any way after its FIN.
-            let loss = if owes { self.loss_by_tcp() } else { Loss::Here };
+            let loss = if unsent {
+                self.loss_by_tcp()
+            } else {
+                Loss::Here
+            };
             return self.end(actor, Ended::Lost(loss), FinalAction::Done);
         }
         let stopped = self.is_cut_off() || self.connection.is_asked(Later::Close);
@@ -401,7 +405,7 @@ impl Conn {
             // Not the peer's fault.
             actor.limit(limit::OWED);
         }
-        if owes
+        if unsent
             && !stopped
             && !half
                 .ack_deadline

@@ -51,7 +51,7 @@ impl SendQueue {
     /// Returns whether the peer still has to receive part of a taken request, or of a posted one if
     /// the transmit task `takes` those. A peer that has ended its half of the stream answers no
     /// Read, so no request behind an outstanding one can succeed.
-    pub(crate) fn owes(&self, takes: bool) -> bool {
+    pub(crate) fn has_unsent(&self, takes: bool) -> bool {
         // First: a request that is taken meanwhile counts below.
         let posted = takes && self.has_posted() && !self.is_drained();
         let inner = self.inner.lock();
