@@ -35,7 +35,6 @@ pub use sender::{
     MessageEnd,
     Outgoing,
     Pause,
-    PayloadOp,
     SenderParams,
     Side,
     StreamSender,

@@ -80,7 +80,6 @@ use iwarp::{
         Job,
         NotPlaced,
         NotTaken,
-        PayloadOp,
         ReceiveFailure,
         Received,
         ReceiverParams,
@@ -636,20 +635,19 @@ impl End {
 
     /// Begins a Send.
     pub fn send(&mut self, kind: SendKind) -> Message {
-        let op = PayloadOp::Send(kind.extra);
         let begun = self
             .sender
-            .begin_payload(op, 0, kind.solicited, Job::Nothing);
+            .begin_send(kind.extra, 0, kind.solicited, Job::Nothing);
         assert_eq!(begun, Ok(()));
         self.begun()
     }
 
     /// Begins Immediate Data.
     pub fn immediate(&mut self, immediate: Immediate) -> Message {
-        let op = PayloadOp::Immediate(immediate.data);
+        let Immediate { data, solicited } = immediate;
         let begun = self
             .sender
-            .begin_payload(op, 0, immediate.solicited, Job::Nothing);
+            .begin_immediate(data, 0, solicited, Job::Nothing);
         assert_eq!(begun, Ok(()));
         self.begun()
     }

@@ -35,7 +35,6 @@ use iwarp::{
         Job,
         MessageEnd,
         Pause,
-        PayloadOp,
         SenderParams,
         Side,
         StreamSender,
@@ -77,11 +76,6 @@ const NUMBER: [Msn; 5] = [
 
 const STAG: Stag = Stag::new(5);
 const TO: TaggedOffset = TaggedOffset::new(1000);
-const WRITE: PayloadOp = PayloadOp::Write {
-    stag: STAG,
-    to: TO,
-    immediate: None,
-};
 const READ: ReadRequest = ReadRequest {
     len: 7,
     source_stag: STAG,
@@ -101,14 +95,13 @@ fn each_request_is_a_message_with_the_next_number_of_its_queue() {
         (SendEvent::Solicit, NUMBER[1]),
     ] {
         let extra = SendExtra::Invalidate(STAG);
-        let begun = sender.begin_payload(PayloadOp::Send(extra), 30, event, Job::Complete(4));
+        let begun = sender.begin_send(extra, 30, event, Job::Complete(4));
         assert_eq!(begun, Ok(()));
         assert_eq!(current(&sender), (send_of(extra, event, msn), 30));
         assert_eq!(end(&mut sender).1, MessageEnd::Complete(4));
         assert!(sender.current.is_none());
     }
-    let begun = sender.begin_payload(WRITE, 70, SendEvent::Silent, Job::Complete(5));
-    assert_eq!(begun, Ok(()));
+    sender.begin_write((STAG, TO), None, 70, SendEvent::Silent, Job::Complete(5));
     let write = Message::Write { stag: STAG, to: TO };
     assert_eq!(current(&sender), (write, 70));
     assert_eq!(end(&mut sender).1, MessageEnd::Complete(5));
@@ -158,11 +151,8 @@ fn each_request_is_a_message_with_the_next_number_of_its_queue() {
         assert_eq!(request.operation, sent);
     }
     // Sends have gone on from where they were.
-    let op = PayloadOp::Send(SendExtra::None);
-    assert_eq!(
-        sender.begin_payload(op, 0, SendEvent::Silent, Job::Nothing),
-        Ok(())
-    );
+    let begun = sender.begin_send(SendExtra::None, 0, SendEvent::Silent, Job::Nothing);
+    assert_eq!(begun, Ok(()));
     let send = send_of(SendExtra::None, SendEvent::Silent, NUMBER[2]);
     assert_eq!(end(&mut sender), (send, MessageEnd::Nothing));
 }
@@ -204,19 +194,12 @@ fn immediate(solicited: SendEvent) -> Immediate {
 #[test]
 fn immediate_data_follows_its_write_and_completes_it() {
     let mut sender = sender();
-    let op = PayloadOp::Write {
-        stag: STAG,
-        to: TO,
-        immediate: Some(Immediate::of_verbs(*b"abcd")),
-    };
+    let data = Some(Immediate::of_verbs(*b"abcd"));
     for (event, msn) in [
         (SendEvent::Solicit, NUMBER[0]),
         (SendEvent::Silent, NUMBER[1]),
     ] {
-        assert_eq!(
-            sender.begin_payload(op, 70, event, Job::Complete(4)),
-            Ok(())
-        );
+        sender.begin_write((STAG, TO), data, 70, event, Job::Complete(4));
         assert_eq!(end(&mut sender).1, MessageEnd::Nothing);
         let behind = Message::Immediate {
             immediate: immediate(event),
@@ -226,8 +209,7 @@ fn immediate_data_follows_its_write_and_completes_it() {
         assert_eq!(end(&mut sender).1, MessageEnd::Complete(4));
     }
     // Also if a Read confirms it.
-    let event = SendEvent::Silent;
-    assert_eq!(sender.begin_payload(op, 70, event, Job::Confirm(4)), Ok(()));
+    sender.begin_write((STAG, TO), data, 70, SendEvent::Silent, Job::Confirm(4));
     assert_eq!(end(&mut sender).1, MessageEnd::Nothing);
     assert_eq!(end(&mut sender).1, MessageEnd::AwaitConfirmation(4));
 }
@@ -236,40 +218,33 @@ fn immediate_data_follows_its_write_and_completes_it() {
 fn all_octets_of_immediate_data_are_the_consumers() {
     let data = *b"abcdefgh";
     let solicited = SendEvent::Solicit;
-    for op in [
-        PayloadOp::Write {
-            stag: STAG,
-            to: TO,
-            immediate: Some(data),
-        },
-        PayloadOp::Immediate(data),
-    ] {
-        let mut sender = StreamSender::new(&PARAMS);
-        let begun = sender.begin_payload(op, 0, solicited, Job::Complete(4));
-        assert_eq!(begun, Ok(()));
-        if let PayloadOp::Write { .. } = op {
-            assert_eq!(end(&mut sender).1, MessageEnd::Nothing);
-        }
-        let immediate = Immediate { data, solicited };
-        let msn = NUMBER[0];
-        let message = Message::Immediate { immediate, msn };
-        assert_eq!(end(&mut sender), (message, MessageEnd::Complete(4)));
-    }
+    let job = Job::Complete(4);
+    let immediate = Immediate { data, solicited };
+    let msn = NUMBER[0];
+    let ended = (
+        Message::Immediate { immediate, msn },
+        MessageEnd::Complete(4),
+    );
+    let mut write = StreamSender::new(&PARAMS);
+    write.begin_write((STAG, TO), Some(data), 0, solicited, job);
+    assert_eq!(end(&mut write).1, MessageEnd::Nothing);
+    assert_eq!(end(&mut write), ended);
     let mut sender = sender();
-    let op = PayloadOp::Immediate(data);
-    let begun = sender.begin_payload(op, 1, solicited, Job::Complete(4));
+    let begun = sender.begin_immediate(data, 1, solicited, job);
     assert!(begun == Err(Unsupported) && sender.current.is_none());
+    let begun = sender.begin_immediate(data, 0, solicited, job);
+    assert_eq!((begun, end(&mut sender)), (Ok(()), ended));
 }
 
 #[test]
 fn send_with_immediate_has_the_form_that_the_peer_takes() {
-    let op = PayloadOp::Send(SendExtra::Immediate(*b"abcd"));
+    let extra = SendExtra::Immediate(*b"abcd");
     let event = SendEvent::Solicit;
     let mut sender = sender();
-    let begun = sender.begin_payload(op, 1, event, Job::Complete(4));
+    let begun = sender.begin_send(extra, 1, event, Job::Complete(4));
     assert_eq!(begun, Err(Unsupported));
     assert!(sender.current.is_none());
-    assert_eq!(sender.begin_payload(op, 0, event, Job::Complete(4)), Ok(()));
+    assert_eq!(sender.begin_send(extra, 0, event, Job::Complete(4)), Ok(()));
     let data = Message::Immediate {
         immediate: immediate(event),
         msn: NUMBER[0],
@@ -279,16 +254,15 @@ fn send_with_immediate_has_the_form_that_the_peer_takes() {
         extensions: Extensions::SendImmediate,
         ..PARAMS
     });
-    assert_eq!(sender.begin_payload(op, 1, event, Job::Complete(4)), Ok(()));
-    let send = send_of(SendExtra::Immediate(*b"abcd"), event, NUMBER[0]);
+    assert_eq!(sender.begin_send(extra, 1, event, Job::Complete(4)), Ok(()));
+    let send = send_of(extra, event, NUMBER[0]);
     assert_eq!(current(&sender), (send, 1));
 }
 
 #[test]
 fn read_of_nothing_confirms_a_write() {
     let mut sender = sender();
-    let begun = sender.begin_payload(WRITE, 70, SendEvent::Silent, Job::Confirm(4));
-    assert_eq!(begun, Ok(()));
+    sender.begin_write((STAG, TO), None, 70, SendEvent::Silent, Job::Confirm(4));
     assert_eq!(sender.current.as_ref().unwrap().job.slot(), Some(4));
     assert_eq!(end(&mut sender).1, MessageEnd::AwaitConfirmation(4));
     let read = Message::ReadRequest {
@@ -381,8 +355,7 @@ fn stream_begins_with_features_and_ready_to_receive() {
             }
             assert!(!sender.begins() && sender.current.is_none());
             // The consumer's first one has the number behind it.
-            let op = PayloadOp::Send(SendExtra::None);
-            let begun = sender.begin_payload(op, 0, SendEvent::Silent, Job::Nothing);
+            let begun = sender.begin_send(SendExtra::None, 0, SendEvent::Silent, Job::Nothing);
             assert_eq!(begun, Ok(()));
             let msn = NUMBER[usize::from(rtr == Some(Rtr::Send))];
             let send = send_of(SendExtra::None, SendEvent::Silent, msn);
@@ -424,8 +397,7 @@ fn answer_that_is_tried_again_counts() {
 #[test]
 fn terminate_takes_the_place_of_any_message() {
     let mut sender = sender();
-    let begun = sender.begin_payload(WRITE, 70, SendEvent::Silent, Job::Complete(4));
-    assert_eq!(begun, Ok(()));
+    sender.begin_write((STAG, TO), None, 70, SendEvent::Silent, Job::Complete(4));
     let terminate = Terminate::for_fault(Fault::Crc, None);
     sender.begin_terminate(terminate);
     let message = Message::Terminate(terminate);

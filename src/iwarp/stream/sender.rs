@@ -8,7 +8,8 @@
 //!    stream ([`StreamSender::begin_stream`]), if there is one; else it asks both sides, first the
 //!    one whose turn it is ([`StreamSender::take_turn`]), for a request of the peer
 //!    ([`StreamSender::answer_read`], [`StreamSender::answer_atomic`]) or of the consumer
-//!    ([`StreamSender::begin_payload`], [`StreamSender::begin_read`],
+//!    ([`StreamSender::begin_send`], [`StreamSender::begin_write`],
+//!    [`StreamSender::begin_immediate`], [`StreamSender::begin_read`],
 //!    [`StreamSender::begin_flush`], [`StreamSender::begin_atomic`],
 //!    [`StreamSender::begin_atomic_write`]).
 //! 2. It cuts an FPDU of it ([`Outgoing::segmenter`]).
@@ -153,24 +154,6 @@ enum FirstMessage {
     Rtr(Rtr),
 }
 
-/// A request of the consumer that has a payload, or none but could.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PayloadOp {
-    /// A Send.
-    Send(SendExtra),
-    /// A Write.
-    Write {
-        /// The buffer at the peer.
-        stag: Stag,
-        /// Where in it the first octet goes.
-        to: TaggedOffset,
-        /// Immediate Data that follows.
-        immediate: Option<[u8; Immediate::LEN]>,
-    },
-    /// Immediate Data that no Write precedes; without payload.
-    Immediate([u8; Immediate::LEN]),
-}
-
 /// No message of this stream can carry the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsupported;
@@ -293,52 +276,70 @@ impl<S: Copy> StreamSender<S> {
         self.current = Some(Outgoing::bare(message, Job::Answer));
     }
 
-    /// Begins a Send or a Write of `len` octets.
+    /// Begins a Send of `len` octets.
     ///
     /// # Errors
     ///
-    /// [`Unsupported`] for a Send with Immediate and payload, unless both ends have the extension
-    /// for it; without payload it is an Immediate Data message of RFC 7306. [`Unsupported`] for
-    /// such a message with payload.
+    /// [`Unsupported`] for one with Immediate and payload, unless both ends have the extension for
+    /// it; without payload it is an Immediate Data message of RFC 7306.
     #[inline(always)]
-    pub fn begin_payload(
+    pub fn begin_send(
         &mut self,
-        op: PayloadOp,
+        extra: SendExtra,
         len: u32,
         solicited: SendEvent,
         job: Job<S>,
     ) -> Result<(), Unsupported> {
-        let (message, behind) = match op {
-            PayloadOp::Send(SendExtra::Immediate(value))
-                if self.extensions != Extensions::SendImmediate =>
-            {
-                if len != 0 {
-                    return Err(Unsupported);
-                }
+        if let SendExtra::Immediate(value) = extra {
+            if self.extensions != Extensions::SendImmediate {
                 let data = Immediate::of_verbs(value);
-                (self.immediate(Immediate { data, solicited }), None)
+                return self.begin_immediate(data, len, solicited, job);
             }
-            PayloadOp::Send(extra) => {
-                let kind = SendKind { solicited, extra };
-                let msn = self.send.advance();
-                (Message::Send { kind, msn }, None)
-            }
-            PayloadOp::Write {
-                stag,
-                to,
-                immediate,
-            } => {
-                let behind = immediate.map(|data| Immediate { data, solicited });
-                (Message::Write { stag, to }, behind)
-            }
-            PayloadOp::Immediate(_) if len != 0 => return Err(Unsupported),
-            PayloadOp::Immediate(data) => (self.immediate(Immediate { data, solicited }), None),
-        };
+        }
+        let kind = SendKind { solicited, extra };
+        let msn = self.send.advance();
         self.current = Some(Outgoing {
-            segmenter: Segmenter::new(message, len),
+            segmenter: Segmenter::new(Message::Send { kind, msn }, len),
             job,
-            behind,
+            behind: None,
         });
+        Ok(())
+    }
+
+    /// Begins a Write of `len` octets to the buffer of the peer, and Immediate Data behind it.
+    #[inline(always)]
+    pub fn begin_write(
+        &mut self,
+        (stag, to): (Stag, TaggedOffset),
+        immediate: Option<[u8; Immediate::LEN]>,
+        len: u32,
+        solicited: SendEvent,
+        job: Job<S>,
+    ) {
+        self.current = Some(Outgoing {
+            segmenter: Segmenter::new(Message::Write { stag, to }, len),
+            job,
+            behind: immediate.map(|data| Immediate { data, solicited }),
+        });
+    }
+
+    /// Begins Immediate Data that no Write precedes.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`] if it has a payload.
+    pub fn begin_immediate(
+        &mut self,
+        data: [u8; Immediate::LEN],
+        len: u32,
+        solicited: SendEvent,
+        job: Job<S>,
+    ) -> Result<(), Unsupported> {
+        if len != 0 {
+            return Err(Unsupported);
+        }
+        let message = self.immediate(Immediate { data, solicited });
+        self.current = Some(Outgoing::bare(message, job));
         Ok(())
     }
 

@@ -39,7 +39,6 @@ use iwarp::{
     stream::{
         Job,
         Pause,
-        PayloadOp,
         Side,
         Unsupported, //
     }, //
@@ -252,26 +251,6 @@ impl TxStream {
         } = self;
         // DDP-33: a message is shorter than 2^32 octets.
         let len = u32::try_from(wr.payload.len()).map_err(|_| WcStatus::LocalLength)?;
-        let op = match &wr.op {
-            SendOp::Send(extra) => PayloadOp::Send(*extra),
-            SendOp::Write {
-                stag,
-                to,
-                immediate,
-            } => PayloadOp::Write {
-                stag: *stag,
-                to: TaggedOffset::new(*to),
-                immediate: *immediate,
-            },
-            SendOp::Immediate(data) => PayloadOp::Immediate(*data),
-            SendOp::Read { .. }
-            | SendOp::AtomicWrite { .. }
-            | SendOp::Atomic { .. }
-            | SendOp::Flush(_)
-            | SendOp::RegMr { .. }
-            | SendOp::Bind(_)
-            | SendOp::LocalInv { .. } => return self.begin_other(qp, slot, len),
-        };
         let solicited = if wr.solicited {
             SendEvent::Solicit
         } else {
@@ -282,10 +261,28 @@ impl TxStream {
         } else {
             Job::Complete(slot)
         };
-        context
-            .sender
-            .begin_payload(op, len, solicited, job)
-            .map_err(|Unsupported| WcStatus::LocalQpOperation)?;
+        let sender = &mut context.sender;
+        let begun = match &wr.op {
+            SendOp::Send(extra) => sender.begin_send(*extra, len, solicited, job),
+            SendOp::Write {
+                stag,
+                to,
+                immediate,
+            } => {
+                let target = (*stag, TaggedOffset::new(*to));
+                sender.begin_write(target, *immediate, len, solicited, job);
+                Ok(())
+            }
+            SendOp::Immediate(data) => sender.begin_immediate(*data, len, solicited, job),
+            SendOp::Read { .. }
+            | SendOp::AtomicWrite { .. }
+            | SendOp::Atomic { .. }
+            | SendOp::Flush(_)
+            | SendOp::RegMr { .. }
+            | SendOp::Bind(_)
+            | SendOp::LocalInv { .. } => return self.begin_other(qp, slot, len),
+        };
+        begun.map_err(|Unsupported| WcStatus::LocalQpOperation)?;
         if wr.payload.inline().is_some() {
             *source = Source::Inline;
             return Ok(());
