@@ -31,10 +31,7 @@ use kernel::{
         Arc,
         Mutex, //
     },
-    time::hrtimer::{
-        ArcHrTimerHandle,
-        HrTimer, //
-    },
+    time::hrtimer::HrTimer,
     workqueue::{
         DelayedWork,
         Work, //
@@ -59,6 +56,7 @@ use kernel_ext::{
         SerialTask,
         SpinLockBh, //
     },
+    time::TimerHandle,
     workqueue::Enqueue, //
 };
 
@@ -120,14 +118,6 @@ pub(crate) struct Attrs {
     own_rnr_retry: Option<RnrRetry>,
 }
 
-/// State of the transmit timer.
-enum TxTimer {
-    /// Can be armed; holds the handle of the last start.
-    Ready(Option<ArcHrTimerHandle<Qp>>),
-    /// The queue pair is being destroyed.
-    Ended,
-}
-
 /// A queue pair.
 #[pin_data]
 #[repr(C)]
@@ -169,7 +159,7 @@ pub(crate) struct Qp {
     #[pin]
     timer: HrTimer<Self>,
     #[pin]
-    tx_timer: Mutex<TxTimer>,
+    tx_timer: TimerHandle<Self>,
     #[pin]
     tx_work: Work<Qp, TX>,
     #[pin]

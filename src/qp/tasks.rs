@@ -17,7 +17,6 @@ use kernel::{
     },
     time::{
         delay::fsleep,
-        hrtimer::HrTimerPointer,
         msecs_to_jiffies,
         Delta, //
     },
@@ -57,7 +56,6 @@ use super::{
     idle,
     receive::RxWaits,
     Qp,
-    TxTimer,
     IDLE,
     PAGING_IN,
     PAGING_OUT,
@@ -166,11 +164,8 @@ impl Qp {
         if self.shared.tx_timer_armed.xchg(true, Full) {
             return;
         }
-        if let TxTimer::Ready(last) = &mut *self.tx_timer.lock() {
-            // The timer has fired; dropping the handle waits at most for the callback to return.
-            *last = None;
-            *last = Some(self.clone().start(after));
-        }
+        // The timer has fired, so this waits at most for the callback to return.
+        self.tx_timer.arm(self, after);
     }
 
     /// Schedules an idle check by the transmit task.

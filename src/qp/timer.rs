@@ -29,10 +29,7 @@ use kernel_ext::{
     sync::Next, //
 };
 
-use super::{
-    Qp,
-    TxTimer, //
-};
+use super::Qp;
 use crate::stream::owner::Receives;
 
 /// Interval between flushes of what a process posts after the end of the stream, in milliseconds:
@@ -69,13 +66,6 @@ impl Qp {
         self.shared.tx_timer_armed.load(Relaxed)
     }
 
-    /// Stops the timer for good, which drops its reference to the queue pair.
-    ///
-    /// Context: process.
-    pub(super) fn end_tx_timer(&self) {
-        let _drop_outside_lock = core::mem::replace(&mut *self.tx_timer.lock(), TxTimer::Ended);
-    }
-
     /// Arms the timer to flush receives that a process posts after the stream, without a system
     /// call. Doubles the interval each time; [`Qp::flush_some`] resets it when something was
     /// posted.
@@ -105,11 +95,9 @@ impl Qp {
     ///
     /// Context: process.
     pub(super) fn stop_tx_timer(&self) {
-        if let TxTimer::Ready(last) = &mut *self.tx_timer.lock() {
-            *last = None;
-            // ORDERING: as in the timer's `run`: the caller's transmit task looks after this.
-            self.shared.tx_timer_armed.xchg(false, Full);
-        }
+        self.tx_timer.stop();
+        // ORDERING: as in the timer's `run`: the caller's transmit task looks after this.
+        self.shared.tx_timer_armed.xchg(false, Full);
     }
 
     /// Flushes work requests after the end of the stream. If a process posts continuously, leaves

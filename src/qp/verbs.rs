@@ -53,7 +53,8 @@ use kernel_ext::{
     sync::{
         NextCacheLine,
         SerialTask, //
-    }, //
+    },
+    time::TimerHandle, //
 };
 
 use crate::{
@@ -104,8 +105,7 @@ use super::{
     table::Qps,
     timer::FLUSH_PERIOD,
     Attrs,
-    Qp,
-    TxTimer, //
+    Qp, //
 };
 
 /// Parts of a queue pair, apart from its send queue.
@@ -188,7 +188,7 @@ impl Qp {
                     qps: qps.clone(),
                     search <- new_spinlock_irq!(None),
                     timer <- HrTimer::new(),
-                    tx_timer <- new_mutex!(TxTimer::Ready(None), "Qp::tx_timer"),
+                    tx_timer <- TimerHandle::new(),
                     tx_work <- new_work!("Qp::tx_work"),
                     tx_softirq_work <- new_work!("Qp::tx_softirq_work"),
                     tx_user_work <- new_work!("Qp::tx_user_work"),
@@ -410,7 +410,7 @@ impl Qp {
         self.finish_terminate();
         let after = self.shared.apply(Event::Destroy);
         self.carry_out(after, Runner::Verb);
-        self.end_tx_timer();
+        self.tx_timer.end();
         self.take_conn()
     }
 

@@ -25,7 +25,6 @@ use core::{
 use kernel::{
     impl_has_hr_timer,
     impl_has_work,
-    new_mutex,
     new_work,
     prelude::*,
     sync::{
@@ -34,16 +33,13 @@ use kernel::{
             Relaxed, //
         },
         Arc,
-        ArcBorrow,
-        Mutex, //
+        ArcBorrow, //
     },
     time::{
         hrtimer::{
-            ArcHrTimerHandle,
             HrTimer,
             HrTimerCallback,
             HrTimerCallbackContext,
-            HrTimerPointer,
             HrTimerRestart,
             RelativeMode, //
         },
@@ -59,6 +55,7 @@ use kernel::{
 use kernel_ext::{
     new_spinlock_bh,
     sync::SpinLockBh,
+    time::TimerHandle,
     warn_on_once,
     workqueue::Enqueue, //
 };
@@ -111,15 +108,7 @@ pub(crate) struct ReceiveWaits {
     #[pin]
     timer: HrTimer<Self>,
     #[pin]
-    look_timer: Mutex<LookTimer>,
-}
-
-/// State of the timer.
-enum LookTimer {
-    /// Can be armed; holds the handle of the last start, which has a reference to the list.
-    Ready(Option<ArcHrTimerHandle<ReceiveWaits>>),
-    /// Nobody waits any more.
-    Ended,
+    look_timer: TimerHandle<Self>,
 }
 
 struct WaitList {
@@ -199,11 +188,10 @@ impl WorkItem<LOOK> for ReceiveWaits {
 
     /// Context: process.
     fn run(this: Arc<Self>) {
-        let pause = this.look();
-        if let LookTimer::Ready(last) = &mut *this.look_timer.lock() {
-            // The timer has fired, or is too late or too early; dropping the handle stops it.
-            *last = None;
-            *last = pause.map(|pause| this.clone().start(pause));
+        // The timer has fired, or is too late or too early.
+        match this.look() {
+            Some(pause) => this.look_timer.arm(&this, pause),
+            None => this.look_timer.stop(),
         }
     }
 }
@@ -228,7 +216,7 @@ impl ReceiveWaits {
             user,
             work <- new_work!("ReceiveWaits::work"),
             timer <- HrTimer::new(),
-            look_timer <- new_mutex!(LookTimer::Ready(None), "ReceiveWaits::look_timer"),
+            look_timer <- TimerHandle::new(),
         });
         Arc::pin_init(this, GFP_KERNEL_ACCOUNT)
     }
@@ -237,7 +225,7 @@ impl ReceiveWaits {
     ///
     /// Context: process, sleeps.
     pub(crate) fn end(&self) {
-        let _drop_outside_lock = replace(&mut *self.look_timer.lock(), LookTimer::Ended);
+        self.look_timer.end();
         // Those that no look has found to have ended refer to the list.
         let _drop_outside_lock = replace(&mut self.inner.lock().waiters, KVec::new());
     }
