@@ -59,7 +59,7 @@ debug_kernel() {
 
 # The same for User-Mode Linux (../uml).
 uml_release=${kernel_release%%+*}-riwarp-uml
-uml_kdir=$cache/uml-$(key ../uml/kernel ../uml/config ../uml/barrier.patch ../uml/crc32c.patch ../uml/ipi.patch ../uml/memcpy.patch)
+uml_kdir=$cache/uml-$(key ../uml/kernel ../uml/config "$here"/../uml/*.patch)
 
 # other_kernel NAME: the same for any other kernel of the mirror (qemu/kernel).
 other_kernel() {
