@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! riwarp-run: runs a command over the caller's root in a guest of User-Mode Linux that has RDMA
+//! devices.
+
+mod guest;
+mod memory;
+mod options;
+mod terminal;
+
+use guest::{Guest, Kernel};
+use options::{Options, Request};
+use riwarp_run::streams::{Line, Streams, FROM_GUEST, TO_GUEST};
+use riwarp_run::{status, Frame, Job, Stream, RESOURCES};
+use rustix::fs::Mode;
+use rustix::process;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
+use signal_hook::iterator::Signals;
+use std::fs::File;
+use std::io::{self, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{ExitCode, ExitStatus};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+use terminal::Terminal;
+
+/// Why there is no exit status of the command.
+pub(crate) struct Failure(String);
+
+impl From<String> for Failure {
+    fn from(why: String) -> Self {
+        Self(why)
+    }
+}
+
+impl From<&str> for Failure {
+    fn from(why: &str) -> Self {
+        Self(why.into())
+    }
+}
+
+/// For a guest to start.
+const START: Duration = Duration::from_secs(60);
+/// For a command to end once its time is up.
+const GRACE: Duration = Duration::from_secs(5);
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    let done = match std::env::args_os().nth(1) {
+        Some(first) if first == guest::ARGUMENT => {
+            arguments.next();
+            Err(guest::execute(arguments))
+        }
+        _ => match options::parse(arguments) {
+            Ok(Request::Run(options)) => run(&options),
+            Ok(Request::Help) => print(options::USAGE),
+            Ok(Request::Version) => print(concat!("riwarp-run ", env!("CARGO_PKG_VERSION"), "\n")),
+            Err(error) => Err(Failure(error.to_string())),
+        },
+    };
+    ExitCode::from(done.unwrap_or_else(|Failure(why)| {
+        say(&why);
+        status::FAILED
+    }))
+}
+
+fn print(text: &str) -> Result<u8, Failure> {
+    io::stdout()
+        .write_all(text.as_bytes())
+        .map_err(|error| format!("standard output: {error}"))?;
+    Ok(0)
+}
+
+/// Says something on standard error, or nothing if that is closed.
+fn say(what: &str) {
+    let _ = writeln!(io::stderr(), "riwarp-run: {what}");
+}
+
+fn job(options: &Options, terminal: &Terminal) -> Result<Job, Failure> {
+    let absolute = |path: &Path| match path.canonicalize() {
+        Ok(path) if path.is_dir() => Ok(path.into_os_string().into_vec()),
+        Ok(path) => Err(format!("{}: not a directory", path.display())),
+        Err(error) => Err(format!("{}: {error}", path.display())),
+    };
+    let directory =
+        std::env::current_dir().map_err(|error| format!("the current directory: {error}"))?;
+    let shares = options
+        .shares
+        .iter()
+        .map(|path| absolute(path))
+        .collect::<Result<_, _>>()?;
+    let groups = process::getgroups().map_err(|error| format!("groups: {error}"))?;
+    // Reading it is changing it; no other thread creates files yet.
+    let umask = process::umask(Mode::empty());
+    process::umask(umask);
+    let number = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
+    let of_root = |number: u32| if options.root { 0 } else { number };
+    Ok(Job {
+        argv: options
+            .command
+            .iter()
+            .map(|word| word.as_bytes().to_vec())
+            .collect(),
+        env: std::env::vars_os()
+            .map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat())
+            .collect(),
+        directory: directory.into_os_string().into_vec(),
+        shares,
+        user: of_root(process::getuid().as_raw()),
+        group: of_root(process::getgid().as_raw()),
+        groups: groups.into_iter().map(|group| group.as_raw()).collect(),
+        umask: umask.bits(),
+        limits: RESOURCES
+            .map(process::getrlimit)
+            .map(|limit| (number(limit.current), number(limit.maximum)))
+            .into(),
+        terminal: terminal.standard(),
+        window: terminal.window(),
+        host: 1,
+        hosts: 1,
+        processors: processors(options.processors),
+        devices: options.devices,
+        link_type: options.link_type,
+        mtu: options.mtu,
+    })
+}
+
+/// What /proc/cpuinfo says about the first processors; nothing if it cannot be read.
+fn processors(number: u32) -> Vec<u8> {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    text.split_inclusive("\n\n")
+        .take(number as usize)
+        .collect::<String>()
+        .into_bytes()
+}
+
+/// A run: what its threads share.
+#[derive(Clone)]
+struct Run {
+    line: Line,
+    kernel: Kernel,
+    phase: Arc<Mutex<Phase>>,
+}
+
+/// How far a run has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Starting,
+    Running,
+    /// Killed before the command was started: by a signal, or because it took too long.
+    Interrupted(u8),
+    NotStarted,
+    /// The command's time was up.
+    TimeUp,
+}
+
+impl Run {
+    fn phase(&self) -> MutexGuard<'_, Phase> {
+        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Kills the guest if the command has not been started: whether that was so.
+    fn give_up(&self, phase: Phase) -> bool {
+        let mut now = self.phase();
+        let starting = *now == Phase::Starting;
+        if starting {
+            *now = phase;
+            self.kernel.kill();
+        }
+        starting
+    }
+
+    /// Passes signals on to the command, until this process ends.
+    fn forward(self, mut signals: Signals, window: impl Fn() -> (u16, u16) + Send + 'static) {
+        thread::spawn(move || {
+            for signal in signals.forever() {
+                // At most 64.
+                let number = signal as u8;
+                // A line that is broken ends the run elsewhere.
+                if signal == SIGWINCH {
+                    let (rows, columns) = window();
+                    let _ = self.line.send(&Frame::Window(rows, columns));
+                } else if !self.give_up(Phase::Interrupted(number)) {
+                    let _ = self.line.send(&Frame::Signal(number));
+                }
+            }
+        });
+    }
+
+    fn watch_start(self) {
+        thread::spawn(move || {
+            thread::sleep(START);
+            self.give_up(Phase::NotStarted)
+        });
+    }
+
+    fn end_after(self, timeout: Duration) {
+        thread::spawn(move || {
+            thread::sleep(timeout);
+            *self.phase() = Phase::TimeUp;
+            let _ = self.line.send(&Frame::Signal(SIGTERM as u8));
+            thread::sleep(GRACE);
+            self.kernel.kill();
+        });
+    }
+
+    /// Sends the job once the guest is ready, and does what its frames say: its last one, or `None`
+    /// if it ended without.
+    fn serve(
+        &self,
+        job: &Job,
+        from: UnixStream,
+        streams: &mut Streams,
+        started: impl Fn(&mut Streams) -> Result<(), Failure>,
+    ) -> Result<Option<Frame>, Failure> {
+        let broken = |error: io::Error| match error.kind() {
+            io::ErrorKind::InvalidData => {
+                Failure(format!("the guest sent what cannot be: {error}"))
+            }
+            _ => Failure(format!("the line to the guest: {error}")),
+        };
+        let mut from = BufReader::new(from);
+        let octets = job.to_octets();
+        let mut parts = octets.chunks(TO_GUEST as usize).chain([&[][..]]);
+        while let Some(frame) = Frame::read(&mut from).or_else(gone).map_err(broken)? {
+            match streams.handle(frame).map_err(broken)? {
+                None => {}
+                Some(Frame::Ready) => {
+                    if let Some(part) = parts.next() {
+                        self.line.send(&Frame::Job(part.to_vec())).map_err(broken)?;
+                    }
+                }
+                Some(Frame::Started) => {
+                    let mut phase = self.phase();
+                    if *phase == Phase::Starting {
+                        *phase = Phase::Running;
+                    }
+                    drop(phase);
+                    started(streams)?;
+                }
+                Some(last) => return Ok(Some(last)),
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// A guest that is killed resets its socket, which ends what it sent.
+fn gone(error: io::Error) -> io::Result<Option<Frame>> {
+    match error.kind() {
+        io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => Ok(None),
+        _ => Err(error),
+    }
+}
+
+fn run(options: &Options) -> Result<u8, Failure> {
+    let socket = |error: io::Error| Failure(format!("socket: {error}"));
+    let terminal = Terminal::new();
+    let job = job(options, &terminal)?;
+    let (ours, theirs) = UnixStream::pair().map_err(socket)?;
+    // Before the guest starts: none of them may end this process and leave the terminal raw.
+    let signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH]).map_err(socket)?;
+    let guest = Guest::start(options, theirs)?;
+    let line = Line::new(File::from(OwnedFd::from(ours.try_clone().map_err(socket)?)));
+    let run = Run {
+        line: line.clone(),
+        kernel: guest.kernel().clone(),
+        phase: Arc::new(Mutex::new(Phase::Starting)),
+    };
+    run.clone().forward(signals, terminal.window_reader());
+    run.clone().watch_start();
+
+    let mut streams = Streams::new(line, (TO_GUEST, FROM_GUEST));
+    let last = run.serve(&job, ours, &mut streams, |streams| {
+        if let Some(timeout) = options.timeout {
+            run.clone().end_after(timeout);
+        }
+        connect(streams, &terminal)
+    });
+    // What the guest has sent comes before what is said about it.
+    streams.finish_writing();
+    drop(terminal);
+    // A guest that sent its last frame waits for its end; one that sent none is at its end.
+    if !matches!(last, Ok(None)) {
+        run.kernel.kill();
+    }
+    let (kernel, messages) = guest.wait()?;
+    let last = last?;
+    let phase = *run.phase();
+    judge(last, phase, kernel, &messages)
+}
+
+/// The exit status of a run whose guest sent this frame as its last.
+fn judge(
+    last: Option<Frame>,
+    phase: Phase,
+    kernel: ExitStatus,
+    messages: &[String],
+) -> Result<u8, Failure> {
+    let show = || {
+        let mut error = io::stderr().lock();
+        messages
+            .iter()
+            .for_each(|line| drop(writeln!(error, "{line}")));
+    };
+    let kernel = guest::describe(kernel);
+    match (last, phase) {
+        (Some(Frame::Ended(code, taint)), _) if is_report(taint) => {
+            show();
+            say(&format!(
+                "the guest's kernel reported a fault, see above; the command's status was {code}"
+            ));
+            Ok(status::REPORT)
+        }
+        (_, Phase::TimeUp) => {
+            say("the time is up");
+            Ok(status::TIMEOUT)
+        }
+        (Some(Frame::Ended(code, _)), _) => Ok(code),
+        (Some(Frame::Refused(why)), _) => Err(why.into()),
+        (Some(other), _) => Err(format!("the guest sent {other:?}").into()),
+        (None, Phase::Interrupted(signal)) => Ok(status::SIGNAL + signal),
+        (None, Phase::NotStarted) => {
+            show();
+            Err(format!(
+                "the guest did not start in {} s, see above",
+                START.as_secs()
+            )
+            .into())
+        }
+        (None, Phase::Starting) => {
+            show();
+            Err(
+                format!("the guest's kernel {kernel} before the command was started, see above")
+                    .into(),
+            )
+        }
+        (None, Phase::Running) => {
+            show();
+            say(&format!("the guest's kernel {kernel}, see above"));
+            Ok(status::REPORT)
+        }
+    }
+}
+
+/// Whether the flags (Documentation/admin-guide/tainted-kernels.rst) name a fault that the kernel
+/// found: a machine check, a bad page, an oops, a warning, a lockup.
+fn is_report(taint: u64) -> bool {
+    [4, 5, 7, 9, 14]
+        .into_iter()
+        .any(|bit| taint & (1 << bit) != 0)
+}
+
+/// Joins the command's streams to this process's.
+fn connect(streams: &mut Streams, terminal: &Terminal) -> Result<(), Failure> {
+    let copy = |file: &dyn AsFd| {
+        let copy = file.as_fd().try_clone_to_owned();
+        copy.map(File::from)
+            .map_err(|error| Failure(format!("a standard stream: {error}")))
+    };
+    let [input, output, error] = terminal.standard();
+    if let Some(file) = terminal.file() {
+        terminal.make_raw();
+        streams.write_to(Stream::Terminal, copy(&file)?);
+        if input {
+            drop(streams.read_from(Stream::Terminal, copy(&file)?));
+        }
+    }
+    if !input {
+        drop(streams.read_from(Stream::Input, copy(&io::stdin())?));
+    }
+    if !output {
+        streams.write_to(Stream::Output, copy(&io::stdout())?);
+    }
+    if !error {
+        streams.write_to(Stream::Error, copy(&io::stderr())?);
+    }
+    Ok(())
+}
