@@ -80,6 +80,8 @@ other_kernel() {
 cross=$cache/cross-$(key cross)
 root_arm64=$cache/root-arm64-$(key root-arm64 packages.arm64)
 
+# A root of an older Debian (qemu/root-older).
+root_older=$cache/root-older-$(key root-older)
 # The root in which the Debian packages are built.
 root_deb=$cache/root-deb-$(key root-deb)
 # The root in which they are installed (tests/package).

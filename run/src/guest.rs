@@ -68,7 +68,11 @@ fn directory() -> Result<PathBuf, Failure> {
 
 impl Guest {
     /// Starts a guest, whose line is this socket.
-    pub(crate) fn start(options: &Options, line: UnixStream) -> Result<Self, Failure> {
+    pub(crate) fn start(
+        options: &Options,
+        processors: u32,
+        line: UnixStream,
+    ) -> Result<Self, Failure> {
         let directory = directory()?;
         let guest = directory.join("guest");
         if guest.as_os_str().as_bytes().contains(&b'"') {
@@ -98,7 +102,7 @@ impl Guest {
             .arg(std::process::id().to_string())
             .arg(directory.join("linux"))
             .arg(format!("mem={}M", octets >> 20))
-            .arg(format!("ncpus={}", options.processors))
+            .arg(format!("ncpus={processors}"))
             .args(["root=/dev/root", "rootfstype=hostfs", "ro", "init=/init"])
             .arg(flags)
             .args([
@@ -209,6 +213,29 @@ pub(crate) fn execute(mut arguments: impl Iterator<Item = OsString>) -> Failure 
     process::umask(rustix::fs::Mode::empty());
     let error = Command::new(&kernel).args(arguments).exec();
     format!("{}: {error}", Path::new(&kernel).display()).into()
+}
+
+/// Whether the kernel ended because this machine permits no seccomp filters, and ptrace, which it
+/// can do without them, only serves one processor.
+pub(crate) fn wants_one_processor(messages: &[String]) -> bool {
+    has(messages, "SMP is not supported with PTRACE")
+}
+
+/// What this machine lacks, by the messages of a kernel that did not start.
+pub(crate) fn lacks(messages: &[String]) -> Option<&'static str> {
+    if wants_one_processor(messages) {
+        Some("this machine permits no seccomp filters, without which a guest has one processor: --cpus 1")
+    } else if has(messages, "check_ptrace") || has(messages, "Checking that ptrace") {
+        Some("this machine permits neither seccomp filters nor ptrace, one of which riwarp-run needs")
+    } else if has(messages, "PROT_EXEC") {
+        Some("this machine permits neither a memfd nor a file in /dev/shm to be executed")
+    } else {
+        None
+    }
+}
+
+fn has(messages: &[String], text: &str) -> bool {
+    messages.iter().any(|line| line.contains(text))
 }
 
 /// How the guest's kernel ended, for a message.

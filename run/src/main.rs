@@ -80,7 +80,7 @@ fn say(what: &str) {
     let _ = writeln!(io::stderr(), "riwarp-run: {what}");
 }
 
-fn job(options: &Options, terminal: &Terminal) -> Result<Job, Failure> {
+fn job(options: &Options, processors: u32, terminal: &Terminal) -> Result<Job, Failure> {
     let absolute = |path: &Path| match path.canonicalize() {
         Ok(path) if path.is_dir() => Ok(path.into_os_string().into_vec()),
         Ok(path) => Err(format!("{}: not a directory", path.display())),
@@ -122,7 +122,7 @@ fn job(options: &Options, terminal: &Terminal) -> Result<Job, Failure> {
         window: terminal.window(),
         host: 1,
         hosts: 1,
-        processors: processors(options.processors),
+        processors: cpuinfo(processors),
         devices: options.devices,
         link_type: options.link_type,
         mtu: options.mtu,
@@ -130,7 +130,7 @@ fn job(options: &Options, terminal: &Terminal) -> Result<Job, Failure> {
 }
 
 /// What /proc/cpuinfo says about the first processors; nothing if it cannot be read.
-fn processors(number: u32) -> Vec<u8> {
+fn cpuinfo(number: u32) -> Vec<u8> {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     text.split_inclusive("\n\n")
         .take(number as usize)
@@ -258,91 +258,123 @@ fn gone(error: io::Error) -> io::Result<Option<Frame>> {
 }
 
 fn run(options: &Options) -> Result<u8, Failure> {
-    let socket = |error: io::Error| Failure(format!("socket: {error}"));
-    let terminal = Terminal::new();
-    let job = job(options, &terminal)?;
-    let (ours, theirs) = UnixStream::pair().map_err(socket)?;
-    // Before the guest starts: none of them may end this process and leave the terminal raw.
-    let signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH]).map_err(socket)?;
-    let guest = Guest::start(options, theirs)?;
-    let line = Line::new(File::from(OwnedFd::from(ours.try_clone().map_err(socket)?)));
-    let run = Run {
-        line: line.clone(),
-        kernel: guest.kernel().clone(),
-        phase: Arc::new(Mutex::new(Phase::Starting)),
-    };
-    run.clone().forward(signals, terminal.window_reader());
-    run.clone().watch_start();
-
-    let mut streams = Streams::new(line, (TO_GUEST, FROM_GUEST));
-    let last = run.serve(&job, ours, &mut streams, |streams| {
-        if let Some(timeout) = options.timeout {
-            run.clone().end_after(timeout);
-        }
-        connect(streams, &terminal)
-    });
-    // What the guest has sent comes before what is said about it.
-    streams.finish_writing();
-    drop(terminal);
-    // A guest that sent its last frame waits for its end; one that sent none is at its end.
-    if !matches!(last, Ok(None)) {
-        run.kernel.kill();
+    // A program that polls a completion queue waits for one that does not run, for a tick at a time,
+    // if both have one processor.
+    let most = thread::available_parallelism().map_or(1, |number| number.get().min(2) as u32);
+    let mut end = End::of(options, options.processors.unwrap_or(most))?;
+    if options.processors.is_none() && guest::wants_one_processor(&end.messages) {
+        end = End::of(options, 1)?;
     }
-    let (kernel, messages) = guest.wait()?;
-    let last = last?;
-    let phase = *run.phase();
-    judge(last, phase, kernel, &messages)
+    end.status()
 }
 
-/// The exit status of a run whose guest sent this frame as its last.
-fn judge(
+/// How a guest has ended.
+struct End {
+    /// Its last frame.
     last: Option<Frame>,
     phase: Phase,
     kernel: ExitStatus,
-    messages: &[String],
-) -> Result<u8, Failure> {
-    let show = || {
-        let mut error = io::stderr().lock();
-        messages
-            .iter()
-            .for_each(|line| drop(writeln!(error, "{line}")));
-    };
-    let kernel = guest::describe(kernel);
-    match (last, phase) {
-        (Some(Frame::Ended(code, taint)), _) if is_report(taint) => {
-            show();
-            say(&format!(
-                "the guest's kernel reported a fault, see above; the command's status was {code}"
-            ));
-            Ok(status::REPORT)
+    messages: Vec<String>,
+    /// The stream that could not be written to its end.
+    unwritten: Option<(Stream, io::Error)>,
+}
+
+impl End {
+    /// Runs a guest to its end.
+    fn of(options: &Options, processors: u32) -> Result<Self, Failure> {
+        let socket = |error: io::Error| Failure(format!("socket: {error}"));
+        let terminal = Terminal::new();
+        let job = job(options, processors, &terminal)?;
+        let (ours, theirs) = UnixStream::pair().map_err(socket)?;
+        // Before the guest starts: none of them may end this process and leave the terminal raw.
+        let signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH]).map_err(socket)?;
+        let guest = Guest::start(options, processors, theirs)?;
+        let line = Line::new(File::from(OwnedFd::from(ours.try_clone().map_err(socket)?)));
+        let run = Run {
+            line: line.clone(),
+            kernel: guest.kernel().clone(),
+            phase: Arc::new(Mutex::new(Phase::Starting)),
+        };
+        run.clone().forward(signals, terminal.window_reader());
+        run.clone().watch_start();
+
+        let mut streams = Streams::new(line, (TO_GUEST, FROM_GUEST));
+        let last = run.serve(&job, ours, &mut streams, |streams| {
+            if let Some(timeout) = options.timeout {
+                run.clone().end_after(timeout);
+            }
+            connect(streams, &terminal)
+        });
+        // What the guest has sent comes before what is said about it.
+        let unwritten = streams.finish_writing();
+        drop(terminal);
+        // A guest that sent its last frame waits for its end; one that sent none is at its end.
+        if !matches!(last, Ok(None)) {
+            run.kernel.kill();
         }
-        (_, Phase::TimeUp) => {
-            say("the time is up");
-            Ok(status::TIMEOUT)
-        }
-        (Some(Frame::Ended(code, _)), _) => Ok(code),
-        (Some(Frame::Refused(why)), _) => Err(why.into()),
-        (Some(other), _) => Err(format!("the guest sent {other:?}").into()),
-        (None, Phase::Interrupted(signal)) => Ok(status::SIGNAL + signal),
-        (None, Phase::NotStarted) => {
-            show();
-            Err(format!(
-                "the guest did not start in {} s, see above",
-                START.as_secs()
-            )
-            .into())
-        }
-        (None, Phase::Starting) => {
-            show();
-            Err(
-                format!("the guest's kernel {kernel} before the command was started, see above")
-                    .into(),
-            )
-        }
-        (None, Phase::Running) => {
-            show();
-            say(&format!("the guest's kernel {kernel}, see above"));
-            Ok(status::REPORT)
+        let (kernel, messages) = guest.wait()?;
+        let phase = *run.phase();
+        Ok(Self {
+            last: last?,
+            phase,
+            kernel,
+            messages,
+            unwritten,
+        })
+    }
+
+    /// The exit status that this makes.
+    fn status(self) -> Result<u8, Failure> {
+        let show = || {
+            let mut error = io::stderr().lock();
+            self.messages
+                .iter()
+                .for_each(|line| drop(writeln!(error, "{line}")));
+        };
+        let kernel = guest::describe(self.kernel);
+        let status = match (self.last, self.phase) {
+            (Some(Frame::Ended(code, taint)), _) if is_report(taint) => {
+                show();
+                say(&format!("the guest's kernel reported a fault, see above; the command's status was {code}"));
+                status::REPORT
+            }
+            (_, Phase::TimeUp) => {
+                say("the time is up");
+                status::TIMEOUT
+            }
+            (Some(Frame::Ended(code, _)), _) => code,
+            (Some(Frame::Refused(why)), _) => return Err(why.into()),
+            (Some(other), _) => return Err(format!("the guest sent {other:?}").into()),
+            (None, Phase::Interrupted(signal)) => status::SIGNAL + signal,
+            (None, Phase::NotStarted) => {
+                show();
+                return Err(format!(
+                    "the guest did not start in {} s, see above",
+                    START.as_secs()
+                )
+                .into());
+            }
+            (None, Phase::Starting) => {
+                if let Some(why) = guest::lacks(&self.messages) {
+                    return Err(why.into());
+                }
+                show();
+                return Err(format!(
+                    "the guest's kernel {kernel} before the command was started, see above"
+                )
+                .into());
+            }
+            (None, Phase::Running) => {
+                show();
+                say(&format!("the guest's kernel {kernel}, see above"));
+                status::REPORT
+            }
+        };
+        match self.unwritten {
+            Some((stream, error)) => {
+                Err(format!("standard {}: {error}", format!("{stream:?}").to_lowercase()).into())
+            }
+            None => Ok(status),
         }
     }
 }

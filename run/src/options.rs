@@ -6,7 +6,6 @@ use lexopt::prelude::*;
 use riwarp_run::LinkType;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::thread;
 use std::time::Duration;
 
 pub(crate) const USAGE: &str = "\
@@ -33,7 +32,8 @@ pub(crate) struct Options {
     pub(crate) devices: u32,
     pub(crate) link_type: LinkType,
     pub(crate) mtu: u32,
-    pub(crate) processors: u32,
+    /// `None` for as many as serve best.
+    pub(crate) processors: Option<u32>,
     /// Octets.
     pub(crate) memory: Option<u64>,
     pub(crate) timeout: Option<Duration>,
@@ -80,6 +80,16 @@ fn link_type(text: &str) -> Result<LinkType, String> {
     known.ok_or_else(|| "neither riwarp, riwarp_siw nor riwarp_ib".into())
 }
 
+/// The value of an option.
+fn value<T>(
+    parser: &mut lexopt::Parser,
+    name: &str,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<T, lexopt::Error> {
+    let text = parser.value()?.string()?;
+    parse(&text).map_err(|why| format!("{name} {text}: {why}").into())
+}
+
 /// What the arguments ask for.
 ///
 /// # Errors
@@ -92,9 +102,8 @@ pub(crate) fn parse(
     let mut options = Options {
         devices: 1,
         link_type: LinkType::default(),
-        mtu: 1500, // A program that polls a completion queue waits for one that does not run, for a tick at a
-        // time, if both have one processor.
-        processors: thread::available_parallelism().map_or(1, |number| number.get().min(2) as u32),
+        mtu: 1500,
+        processors: None,
         memory: None,
         timeout: None,
         shares: Vec::new(),
@@ -104,13 +113,15 @@ pub(crate) fn parse(
     };
     while let Some(argument) = parser.next()? {
         match argument {
-            Long("devices") => options.devices = parser.value()?.parse_with(in_range(1..=16))?,
-            Long("type") => options.link_type = parser.value()?.parse_with(link_type)?,
-            Long("mtu") => options.mtu = parser.value()?.parse_with(in_range(1280..=65535))?,
-            Long("cpus") => options.processors = parser.value()?.parse_with(in_range(1..=4))?,
-            Long("mem") => options.memory = Some(parser.value()?.parse_with(memory)?),
+            Long("devices") => options.devices = value(&mut parser, "--devices", in_range(1..=16))?,
+            Long("type") => options.link_type = value(&mut parser, "--type", link_type)?,
+            Long("mtu") => options.mtu = value(&mut parser, "--mtu", in_range(1280..=65535))?,
+            Long("cpus") => {
+                options.processors = Some(value(&mut parser, "--cpus", in_range(1..=4))?)
+            }
+            Long("mem") => options.memory = Some(value(&mut parser, "--mem", memory)?),
             Long("timeout") => {
-                let seconds = parser.value()?.parse_with(in_range(1..=u32::MAX))?;
+                let seconds = value(&mut parser, "--timeout", in_range(1..=u32::MAX))?;
                 options.timeout = Some(Duration::from_secs(seconds.into()));
             }
             Long("share") => options.shares.push(parser.value()?.into()),
@@ -158,8 +169,10 @@ mod tests {
     fn defaults_are_those_of_the_usage() {
         let options = parsed("true").unwrap();
         assert_eq!((options.devices, options.mtu), (1, 1500));
-        assert!((1..=2).contains(&options.processors));
-        assert_eq!((options.memory, options.timeout), (None, None));
+        assert_eq!(
+            (options.memory, options.timeout, options.processors),
+            (None, None, None)
+        );
         assert_eq!(options.link_type.name(), "riwarp");
     }
 

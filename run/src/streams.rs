@@ -111,7 +111,7 @@ struct Sink {
     queue: Option<Sender<Vec<u8>>>,
     /// The octets that have been granted and have not arrived.
     granted: Arc<Mutex<u32>>,
-    thread: JoinHandle<()>,
+    thread: JoinHandle<io::Result<()>>,
 }
 
 impl Sink {
@@ -120,12 +120,14 @@ impl Sink {
         let granted = Arc::new(Mutex::new(window));
         let shared = granted.clone();
         let thread = thread::spawn(move || {
-            let mut open = true;
+            let mut result = Ok(());
             let mut written = 0;
             for octets in arrived {
-                if open && file.write_all(&octets).is_err() {
-                    open = false;
-                    let _ = line.send(&Frame::Closed(stream));
+                if result.is_ok() {
+                    result = file.write_all(&octets);
+                    if result.is_err() {
+                        let _ = line.send(&Frame::Closed(stream));
+                    }
                 } // At most the window. A frame for each octet would be more than a window itself.
                 written += octets.len() as u32;
                 if written >= window / 4 {
@@ -134,6 +136,7 @@ impl Sink {
                     written = 0;
                 }
             }
+            result
         });
         Self {
             queue: Some(queue),
@@ -229,13 +232,28 @@ impl Streams {
         }
         Ok(None)
     }
-
-    /// Waits until everything that has arrived is written.
-    pub fn finish_writing(&mut self) {
-        for sink in self.sinks.iter_mut().filter_map(Option::take) {
+    /// Waits until everything that has arrived is written. Gives back the stream that could not be
+    /// written to its end, unless nobody wanted that, and why.
+    pub fn finish_writing(&mut self) -> Option<(Stream, io::Error)> {
+        let mut failed = None;
+        let streams = [
+            Stream::Input,
+            Stream::Output,
+            Stream::Error,
+            Stream::Terminal,
+        ];
+        for (stream, sink) in streams.into_iter().zip(&mut self.sinks) {
+            let Some(sink) = sink.take() else { continue };
             drop(sink.queue);
-            let _ = sink.thread.join();
+            match sink.thread.join() {
+                Ok(Err(error)) if error.kind() != io::ErrorKind::BrokenPipe => {
+                    failed = Some((stream, error))
+                }
+                // A thread that has panicked has said so.
+                _ => {}
+            }
         }
+        failed
     }
 }
 
