@@ -20,6 +20,8 @@
 #                       and the one before, and prints the support matrix; hours (tests/kernels says
 #                       how to take one kernel)
 #   make deb            builds the Debian packages riwarp-dkms and riwarp-utils into deb/
+#   make deb-run        builds the package riwarp-run, which runs a command with RDMA devices without
+#                       privileges (docs/ci.md); run/build makes it as a directory
 #   make test-package   installs, upgrades and purges these packages in a fresh Debian with the
 #                       kernels of its backports, and boots it in QEMU: up to an hour (tests/package)
 #   make test-stacks    runs other people's programs (libfabric, MPI, UCX, ...) in a guest root with
@@ -93,6 +95,8 @@ test-kernels:
 	@tests/kernels
 deb:
 	@scripts/deb
+deb-run:
+	@scripts/deb --run
 test-package:
 	@tests/package
 soak:
@@ -128,5 +132,5 @@ distclean: clean
 	@cd $(CACHE) && rm -rf apt-* boot-* build-* coverage-* cross-* debug-* extra-* home instead-of-* kcsan-* kdir-* kernel-* kernels \
 		layer-* log modules-* mutation-* root-* run sources-* uml-* *.lock
 
-.PHONY: all install kdir modules debug kcsan demo demo-nvme demo-iser test test-stacks test-docs test-kernels deb \
+.PHONY: all install kdir modules debug kcsan demo demo-nvme demo-iser test test-stacks test-docs test-kernels deb deb-run \
 	test-package kunit soak soak-kcsan endurance mutation bench check coverage fmt clean distclean

@@ -256,7 +256,8 @@ fn set_window(terminal: &OwnedFd, (rows, columns): (u16, u16)) -> Result<(), Err
 }
 
 /// Runs the command: its exit status as a shell would say it, and the kernel's taint flags. All of
-/// its processes have ended then, and what they have written has reached the machine.
+/// its processes have ended then, with which the last of what they wrote has reached the machine:
+/// hostfs writes a file's pages when it is closed.
 fn run(job: &Job, line: &Line, from: BufReader<File>) -> Result<(u8, u64), Failure> {
     let mut streams = Streams::new(line.clone(), (FROM_GUEST, TO_GUEST));
     let ends = Ends::new(job, &mut streams).during("the command's streams")?;
@@ -289,7 +290,6 @@ fn run(job: &Job, line: &Line, from: BufReader<File>) -> Result<(u8, u64), Failu
     for source in ends.sources {
         let _ = source.join();
     }
-    rustix::fs::sync();
     let taint = std::fs::read_to_string("/proc/sys/kernel/tainted").during("taint")?;
     let taint = taint
         .trim()

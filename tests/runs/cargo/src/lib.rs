@@ -19,7 +19,9 @@ pub fn devices() -> Vec<String> {
     assert!(!list.is_null(), "{}", std::io::Error::last_os_error());
     let name = |at| {
         // SAFETY: the list has `number` devices, whose names live as long as it.
-        unsafe { CStr::from_ptr(ibv_get_device_name(*list.add(at))) }.to_string_lossy().into_owned()
+        unsafe { CStr::from_ptr(ibv_get_device_name(*list.add(at))) }
+            .to_string_lossy()
+            .into_owned()
     };
     let names = (0..number as usize).map(name).collect();
     // SAFETY: by ibv_get_device_list() above.
