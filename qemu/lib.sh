@@ -59,7 +59,8 @@ debug_kernel() {
 
 # The same for User-Mode Linux (../uml).
 uml_release=${kernel_release%%+*}-riwarp-uml
-uml_kdir=$cache/uml-$(key ../uml/kernel ../uml/config "$here"/../uml/*.patch)
+mapfile -t uml_patches < <(find "$here/../uml" -name '*.patch' | LC_ALL=C sort)
+uml_kdir=$cache/uml-$(key ../uml/kernel ../uml/config "${uml_patches[@]}")
 
 # other_kernel NAME: the same for any other kernel of the mirror (qemu/kernel).
 other_kernel() {
