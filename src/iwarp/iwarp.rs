@@ -25,6 +25,7 @@
 //! * [`oob`] decides which connection two queue pairs keep that connect without `rdma_cm`;
 //! * [`lifecycle::Lifecycle`] is the state machine of a queue pair, which returns
 //!   [`actions::Actions`];
+//! * [`inject::Rule`] says which requests fail on purpose, and how;
 //! * [`fault::Fault`] lists every error of a stream, with the table of how each is reported.
 //!
 //! The core never handles payload: the driver copies it, computes its CRC, and asks for offsets and
@@ -67,6 +68,7 @@ pub mod ddp;
 pub mod fault;
 pub mod features;
 pub mod flush;
+pub mod inject;
 pub mod lifecycle;
 pub mod mpa;
 pub mod oob;
