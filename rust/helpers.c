@@ -27,6 +27,7 @@ MODULE_VERSION(RIWARP_VERSION);
 #include "helpers/ratelimit.c"
 #include "helpers/rcu_map.c"
 #include "helpers/rdma.c"
+#include "helpers/static_key.c"
 #include "helpers/sync.c"
 #include "helpers/trace.c"
 #include "helpers/warn.c"

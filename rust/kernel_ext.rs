@@ -3,7 +3,7 @@
 //! Safe abstractions that the `kernel` crate does not have yet: RDMA core, TCP sockets and their
 //! callbacks, user memory, bottom-half locking, tables under RCU, work queues, counters per CPU,
 //! rate limits, warnings, checksums, trace events, files in debugfs, a parameter that is written at
-//! any time, timers that end for good.
+//! any time, timers that end for good, a branch that is rarely taken.
 //!
 //! This crate is the only place of riwarp with unsafe code and with bindings. Paths mirror those of
 //! the `kernel` crate, where most modules could go by themselves. [`mm::mem_map`] could not: it
@@ -28,6 +28,7 @@ pub mod random;
 pub mod ratelimit;
 pub mod rcu_map;
 pub mod rdma;
+pub mod static_key;
 pub mod sync;
 pub mod time;
 pub mod trace;

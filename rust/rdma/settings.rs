@@ -22,6 +22,17 @@ use kernel::prelude::*;
 use kernel::str::Formatter;
 use kernel::sync::ArcBorrow;
 
+extern "C" {
+    fn riwarp_helper_is_trusted() -> bool;
+}
+
+/// Returns whether the caller may administer the network of the host (`CAP_NET_ADMIN` in the initial
+/// user namespace); a refusal is audited. For settings that need more than the file's mode.
+pub fn caller_is_admin() -> bool {
+    // SAFETY: The helper has no requirements on the thread.
+    unsafe { riwarp_helper_is_trusted() }
+}
+
 /// Writes the value of a setting; the caller adds a newline.
 pub type Show<D> = for<'a> fn(ArcBorrow<'a, D>, &mut dyn fmt::Write) -> fmt::Result;
 

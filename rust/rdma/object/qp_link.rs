@@ -16,6 +16,7 @@ use crate::compat::SpinLockIrq;
 use crate::rdma::device::try_get_device;
 use crate::rdma::iw_cm::Endpoint;
 use crate::rdma::ops::Driver;
+use crate::rdma::settings::caller_is_admin;
 use crate::rdma::types::QpEvent;
 use crate::sync::BhRevocable;
 use core::ptr::NonNull;
@@ -116,16 +117,9 @@ impl Caller {
     fn current() -> Self {
         Self {
             user: Kuid::current_euid(),
-            is_trusted: || {
-                // SAFETY: The helper has no requirements on the thread.
-                unsafe { riwarp_helper_is_trusted() }
-            },
+            is_trusted: caller_is_admin,
         }
     }
-}
-
-extern "C" {
-    fn riwarp_helper_is_trusted() -> bool;
 }
 
 impl QpLink {
