@@ -43,7 +43,8 @@ use kernel_ext::{
             Gid,
             NodeType,
             PortEvent, //
-        }, //
+        },
+        wr::WcStatus, //
     },
     warn_on_once, //
 };
@@ -51,6 +52,7 @@ use kernel_ext::{
 use crate::{
     device::{
         gid::GidTable,
+        inject::Injector,
         paging::Paging,
         queues::Queues,
         refs::Ref,
@@ -60,6 +62,7 @@ use crate::{
 };
 
 pub(crate) mod gid;
+pub(crate) mod inject;
 pub(crate) mod log;
 pub(crate) mod paging;
 pub(crate) mod queues;
@@ -205,6 +208,26 @@ impl Abi {
         }
     }
 
+    /// Returns whether the library has a number for the status.
+    pub(crate) fn reports(self, status: WcStatus) -> bool {
+        match self {
+            Self::Rxe => true,
+            Self::Siw => matches!(
+                status,
+                WcStatus::Success
+                    | WcStatus::LocalLength
+                    | WcStatus::LocalProtection
+                    | WcStatus::LocalQpOperation
+                    | WcStatus::Flushed
+                    | WcStatus::BadResponse
+                    | WcStatus::LocalAccess
+                    | WcStatus::RemoteAccess
+                    | WcStatus::RemoteInvalidRequest
+                    | WcStatus::General
+            ),
+        }
+    }
+
     /// Returns the library as `ib_core` knows it.
     pub(crate) fn provider(self) -> Provider {
         match self {
@@ -307,6 +330,8 @@ pub(crate) struct Device {
     #[pin]
     gids: GidTable,
     pub(crate) settings: Settings,
+    #[pin]
+    pub(crate) injector: Injector,
     pub(crate) stats: Stats,
     guid: Guid,
     link: DeviceLink,
@@ -346,6 +371,7 @@ impl Device {
                 netdev: parts.netdev,
                 gids <- GidTable::new(),
                 settings: parts.settings,
+                injector <- Injector::new(),
                 stats: Stats::new()?,
                 guid: parts.guid,
                 link: parts.link,

@@ -84,6 +84,7 @@ use crate::{
 };
 
 pub(crate) mod coalescer;
+mod inject;
 mod pack;
 pub(crate) mod paging;
 mod schedule;
@@ -91,6 +92,7 @@ pub(crate) mod send;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 
+use inject::Injection;
 use paging::NotPacked;
 use send::TcpSender;
 
@@ -148,6 +150,8 @@ pub(crate) struct TxStream {
     /// What has to happen after the round.
     after: Set<After>,
     context: TxContext,
+    /// If the device has rules that let requests fail.
+    injection: Option<Injection>,
 }
 
 /// State for turning requests into messages.
@@ -221,6 +225,7 @@ impl TxStream {
             idle_checked_at: None,
             closed: false,
             after: Set::NONE,
+            injection: None,
             context: TxContext {
                 sender: StreamSender::new(&SenderParams {
                     extensions: params.extensions,

@@ -161,6 +161,7 @@ impl RdmaDevice {
     /// Context: process, without rtnl, not from an item of the device's queues.
     pub(crate) fn shut_down(&self) {
         self.device.begin_shut_down();
+        self.device.injector.clear();
         self.cm.shut_down();
         self.waits.end();
         self.device.flush();

@@ -51,6 +51,11 @@ macro_rules! depth_limit {
 
 /// The files in sysfs.
 pub(super) const FILES: &[Setting<RdmaDevice>] = &[
+    Setting {
+        name: c"inject",
+        show: |device, out| device.injector.show(out),
+        store: Some(|device, text| device.injector.write(&device, text)),
+    },
     switch!(c"crc", crc),
     Setting {
         name: c"mpa_rev",

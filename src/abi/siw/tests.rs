@@ -6,7 +6,10 @@
 mod siw {
     use super::super::ring::*;
     use super::super::*;
-    use crate::bench::COMPLETION;
+    use crate::{
+        bench::COMPLETION,
+        device::Abi, //
+    };
 
     /// Stores an entry as a process would, and decodes it.
     fn stored<const LEN: usize, R>(
@@ -225,6 +228,8 @@ mod siw {
             });
             let value = u16_at(&entry, 10);
             assert!(value <= 9);
+            let has_number = value != 9 || status == WcStatus::General;
+            assert_eq!(Abi::Siw.reports(status), has_number);
             // Only the value 9, "general error", stands for several statuses.
             assert!(value == 9 || seen & 1 << value == 0);
             seen |= 1 << value;

@@ -52,6 +52,7 @@ use kernel_ext::{
         types::SignalPolicy,
         wr::WcStatus, //
     },
+    static_key,
     warn_on_once, //
 };
 
@@ -221,6 +222,9 @@ impl TxStream {
             }
             Taken::Wr(slot) => {
                 qp.trace_wr_start(slot, &self.wr);
+                if static_key::is_on() && self.inject(qp, slot) {
+                    return Err(Pause::Drained);
+                }
                 let begun = self.begin(qp, slot);
                 self.wr.forget();
                 (slot, begun)
