@@ -119,7 +119,8 @@ fn guest() -> Result<(), Failure> {
 fn prepare(job: &Job) -> Result<(), Failure> {
     load_modules()?;
     bring_up_network(job)?;
-    root::enter(job)
+    root::enter(job)?;
+    add_rules(&job.rules)
 }
 
 /// Loads the modules of the directory that the guest was started from, in the order that the file
@@ -166,7 +167,23 @@ fn bring_up_network(job: &Job) -> Result<(), Failure> {
             .during(&format!("create riw{number} of type {link_type}"))?;
     }
     rdma.device("riw_lo", link_type, "lo")
-        .during(&format!("create riw_lo of type {link_type}"))
+        .during(&format!("create riw_lo of type {link_type}"))?;
+    Ok(())
+}
+
+/// Gives each device the rules by which requests fail.
+fn add_rules(rules: &[u8]) -> Result<(), Failure> {
+    if rules.is_empty() {
+        return Ok(());
+    }
+    for device in std::fs::read_dir("/sys/class/infiniband").during("devices")? {
+        let file = device.during("devices")?.path().join("inject");
+        std::fs::write(&file, rules).during(&format!(
+            "{}: a rule that the devices do not take",
+            file.display()
+        ))?;
+    }
+    Ok(())
 }
 
 /// The address of interface eth`number` of a host.

@@ -89,6 +89,8 @@ pub struct Job {
     /// What /proc/cpuinfo says in the guest: the machine's text for as many processors. The guest's
     /// kernel leaves out most, its processors have it all.
     pub processors: Vec<u8>,
+    /// The rules by which requests fail on purpose, of each device (docs/inject.md).
+    pub rules: Vec<u8>,
     /// The number of devices beside that on the loopback interface.
     pub devices: u32,
     /// Their link type.
@@ -151,6 +153,7 @@ impl Job {
         }
         pack.octets(&self.directory);
         pack.octets(&self.processors);
+        pack.octets(&self.rules);
         for number in [
             self.user,
             self.group,
@@ -184,6 +187,7 @@ impl Job {
         let shares = unpack.list(Unpack::octets)?;
         let directory = unpack.octets()?;
         let processors = unpack.octets()?;
+        let rules = unpack.octets()?;
         let [user, group, umask, host, hosts, devices, mtu] = {
             let mut numbers = [0; 7];
             for number in &mut numbers {
@@ -214,6 +218,7 @@ impl Job {
             host,
             hosts,
             processors,
+            rules,
             devices,
             link_type,
             mtu,
@@ -242,6 +247,7 @@ mod tests {
             host: 2,
             hosts: 3,
             processors: b"cpu MHz : 2000\n".to_vec(),
+            rules: b"do=reset".to_vec(),
             devices: 4,
             link_type: LinkType::Ib,
             mtu: 1500,

@@ -9,6 +9,7 @@ mod options;
 mod terminal;
 
 use guest::{Guest, Kernel};
+use iwarp::inject::{Rule, MAX_RULES};
 use options::{Options, Request};
 use riwarp_run::streams::{Line, Streams, FROM_GUEST, TO_GUEST};
 use riwarp_run::{status, Frame, Job, Stream, RESOURCES};
@@ -123,10 +124,40 @@ fn job(options: &Options, processors: u32, terminal: &Terminal) -> Result<Job, F
         host: 1,
         hosts: 1,
         processors: cpuinfo(processors),
+        rules: options
+            .inject
+            .as_deref()
+            .map(rules)
+            .transpose()?
+            .unwrap_or_default(),
         devices: options.devices,
         link_type: options.link_type,
         mtu: options.mtu,
     })
+}
+
+/// The text of a file of rules.
+fn rules(path: &Path) -> Result<Vec<u8>, Failure> {
+    let show = path.display();
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{show}: {error}"))?;
+    let mut number = 0;
+    let mut kept = String::new();
+    for (at, line) in (1..).zip(text.lines().map(str::trim)) {
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if let Err(mistake) = Rule::parse(line) {
+            let (what, word) = mistake.describe();
+            return Err(format!("{show}: line {at}: {what}: '{word}'").into());
+        }
+        number += 1;
+        if number > MAX_RULES {
+            return Err(format!("{show}: line {at}: more than {MAX_RULES} rules").into());
+        }
+        kept.push_str(line);
+        kept.push('\n');
+    }
+    Ok(kept.into_bytes())
 }
 
 /// What /proc/cpuinfo says about the first processors; nothing if it cannot be read.

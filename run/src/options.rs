@@ -18,6 +18,7 @@ guest that has RDMA devices, as an ordinary user, without KVM.
   --mem M        memory of the guest, as 512M or 4G (half of what this process may use, at most 4G)
   --timeout S    end COMMAND after S seconds, with status 124
   --share DIR    what COMMAND changes in DIR stays, as in the current directory; may be repeated
+  --inject FILE  let requests fail on purpose, by the rules of FILE (docs/inject.md)
   --root         run COMMAND as the guest's root
   --log FILE     write the messages of the guest's kernel to FILE
   --help, --version
@@ -39,6 +40,7 @@ pub(crate) struct Options {
     pub(crate) timeout: Option<Duration>,
     pub(crate) shares: Vec<PathBuf>,
     pub(crate) root: bool,
+    pub(crate) inject: Option<PathBuf>,
     pub(crate) log: Option<PathBuf>,
     /// Not empty.
     pub(crate) command: Vec<OsString>,
@@ -108,6 +110,7 @@ pub(crate) fn parse(
         timeout: None,
         shares: Vec::new(),
         root: false,
+        inject: None,
         log: None,
         command: Vec::new(),
     };
@@ -125,6 +128,7 @@ pub(crate) fn parse(
                 options.timeout = Some(Duration::from_secs(seconds.into()));
             }
             Long("share") => options.shares.push(parser.value()?.into()),
+            Long("inject") => options.inject = Some(parser.value()?.into()),
             Long("root") => options.root = true,
             Long("log") => options.log = Some(parser.value()?.into()),
             Short('h') | Long("help") => return Ok(Request::Help),
@@ -188,7 +192,7 @@ mod tests {
             ("--mem 99999999999999G x", "M or G"),
             ("--type siw x", "riwarp_siw"),
             ("--timeout 0 x", "from 1"),
-            ("--inject f x", "--inject"),
+            ("--strict x", "--strict"),
             ("--devices", "--devices"),
             ("", "COMMAND"),
         ] {
