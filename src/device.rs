@@ -398,6 +398,11 @@ impl Device {
         net.ok_or(ENODEV)
     }
 
+    /// Returns whether the interface is a loopback interface.
+    pub(crate) fn is_on_loopback(&self) -> bool {
+        self.netdev.netdev_type() == NetdevType::Loopback
+    }
+
     /// Reserves one object of a limited kind.
     ///
     /// # Errors

@@ -16,13 +16,13 @@
 //! The consumer's backlog limits unanswered requests. Further requests are held back until the
 //! consumer answers, or has not been asked for 200 ms. This resets no connection.
 //!
-//! `rdma_cm` makes a listener on the wildcard address listen on every device of the host, including
-//! those of other network namespaces and those that appear later. A caller in another namespace
-//! than the device's gets a listener without a socket: no connection could succeed, and the port is
-//! not the caller's. When `rdma_cm` adds existing listeners to a device that is new or was moved
-//! (`rdma dev set netns`), their namespace is unknown. Such listeners share sockets, tolerate a
-//! port in use, and are asked after others; `rdma_cm` itself rejects a request that reaches the
-//! wrong consumer.
+//! `rdma_cm` makes a listener on the wildcard address, or on a loopback address, listen on every
+//! device of the host, including those of other network namespaces and those that appear later. A
+//! caller in another namespace than the device's gets a listener without a socket: no connection
+//! could succeed, and the port is not the caller's. When `rdma_cm` adds existing listeners to a
+//! device that is new or was moved (`rdma dev set netns`), their namespace is unknown. Such
+//! listeners share sockets, tolerate a port in use, and are asked after others; `rdma_cm` itself
+//! rejects a request that reaches the wrong consumer.
 //!
 //! Locks: see [`socket`]; a listener's `waiting` and `socket` are innermost spin locks, and a
 //! connection's step may take them. A socket and its listeners hold references to each other until
@@ -209,9 +209,10 @@ struct PendingConn {
     held: bool,
 }
 
-/// Starts to listen. On the wildcard address, opens no socket if the caller is in another network
-/// namespace than the device: a failure here would make listening fail on the caller's own devices
-/// too. (`rdma_cm` passes a specific address only to a device in the namespace of that address.)
+/// Starts to listen. On the wildcard address and on a loopback address, opens no socket if the
+/// caller is in another network namespace than the device: a failure here would make listening fail
+/// on the caller's own devices too. (`rdma_cm` passes any other address only to a device in the
+/// namespace of that address.)
 ///
 /// # Errors
 ///

@@ -8,10 +8,15 @@
 //! A listener on an address has a socket of its own. A listener on the wildcard address uses a
 //! socket bound to its device's interface, so that every device can have one on the same port.
 //! (Loopback traffic counts as arriving on the interface that has the address:
-//! `__ip_route_output_key_hash_rcu` and `ip6_rcv_core`.) Listeners of several consumers may share
-//! such a socket, if they have one port of `rdma_cm`, which decides who may listen there;
-//! [`ListenSockets`] lists them. Two ports of `rdma_cm` that lead to one of TCP, as after a change
-//! of `port_offset`, are two users of it, and TCP refuses the second.
+//! `__ip_route_output_key_hash_rcu` and `ip6_rcv_core`.) A loopback address belongs to all devices
+//! of a network namespace: `rdma_cm` creates a listener on each (`cma_listen_on_all()`), and they
+//! share one socket. Listeners of several consumers may share these sockets, if they have one port
+//! of `rdma_cm`, which decides who may listen there; [`ListenSockets`] lists them. Two ports of
+//! `rdma_cm` that lead to one of TCP, as after a change of `port_offset`, are two users of it, and
+//! TCP refuses the second.
+//!
+//! A connection to a loopback address becomes that of one device, preferably of the one on `lo`;
+//! only consumers that listen on this device are asked about it.
 //!
 //! Locks: the list of shared sockets > a listening socket's `inner` > TCP's socket lock, and
 //! `inner` > a listener's `waiting`. Context: process; callbacks of TCP only queue work.
@@ -120,12 +125,19 @@ impl SocketEvents for ListenSocket {
 }
 
 /// Returns the listeners of a socket in the order in which they are asked, the first one last.
+/// They are of one device, to which the connection will belong.
 fn in_turn(listeners: &[Arc<Listener>]) -> Result<KVec<Arc<Listener>>> {
     let mut asked = KVec::with_capacity(listeners.len(), GFP_KERNEL)?;
+    let Some(first) = listeners.iter().max_by_key(|listener| {
+        let is_native = listener.origin == ListenerOrigin::Native;
+        (is_native, listener.cm.device.is_on_loopback())
+    }) else {
+        return Ok(asked);
+    };
     for origin in [ListenerOrigin::Unknown, ListenerOrigin::Native] {
         for listener in listeners
             .iter()
-            .filter(|listener| listener.origin == origin)
+            .filter(|listener| listener.origin == origin && Arc::ptr_eq(&listener.cm, &first.cm))
         {
             asked.push(listener.clone(), GFP_KERNEL)?;
         }
@@ -347,11 +359,20 @@ enum BindScope {
         rdma_port: u16,
         v6_only: bool,
     },
+    /// A loopback address of a network namespace.
+    Loopback {
+        net: NetId,
+        addr: SockAddr,
+        rdma_port: u16,
+    },
 }
 
 impl BindScope {
     fn is_shared(&self) -> bool {
-        matches!(self, Self::Interface { .. })
+        match self {
+            Self::Address => false,
+            Self::Interface { .. } | Self::Loopback { .. } => true,
+        }
     }
 }
 
@@ -400,10 +421,10 @@ impl ListenParams {
         }
     }
 
-    /// Opens a listener's socket, or adds the listener to a shared one. On the wildcard address,
-    /// returns [`None`] for a foreign listener, for any once the interface has left its namespace,
-    /// and for one of unknown origin if TCP refuses the port: an error would hide the new device
-    /// from `rdma_cm`.
+    /// Opens a listener's socket, or adds the listener to a shared one. On the wildcard address and
+    /// on a loopback address, returns [`None`] for a foreign listener, for any once the interface
+    /// has left its namespace, and for one of unknown origin if TCP refuses the port: an error would
+    /// hide the new device from `rdma_cm`.
     ///
     /// # Errors
     ///
@@ -412,20 +433,13 @@ impl ListenParams {
         &self,
         listener: &Arc<Listener>,
     ) -> Result<Option<Arc<ListenSocket>>> {
-        if !self.addr.is_unspecified() {
-            return ListenSocket::open(listener, self, BindScope::Address).map(Some);
+        let scope = self.scope();
+        if !scope.is_shared() {
+            return ListenSocket::open(listener, self, scope).map(Some);
         }
         if listener.origin == ListenerOrigin::Foreign {
             return Ok(None);
         }
-        let scope = BindScope::Interface {
-            net: self.net,
-            ifindex: self.ifindex,
-            family: self.addr.family(),
-            port: self.addr.port(),
-            rdma_port: self.rdma_port,
-            v6_only: self.v6_only,
-        };
         let device = &listener.cm.device;
         let all = LISTEN_SOCKETS.get().ok_or(ENODEV)?;
         match all.add(listener, self, scope) {
@@ -444,6 +458,29 @@ impl ListenParams {
         }
     }
 
+    /// Returns what the socket is to be bound to.
+    fn scope(&self) -> BindScope {
+        if self.addr.is_unspecified() {
+            BindScope::Interface {
+                net: self.net,
+                ifindex: self.ifindex,
+                family: self.addr.family(),
+                port: self.addr.port(),
+                rdma_port: self.rdma_port,
+                v6_only: self.v6_only,
+            }
+        } else if self.addr.is_loopback() && !self.is_held {
+            // (Out-of-band connects are to the address of one device, whatever it is.)
+            BindScope::Loopback {
+                net: self.net,
+                addr: self.addr,
+                rdma_port: self.rdma_port,
+            }
+        } else {
+            BindScope::Address
+        }
+    }
+
     /// Makes the socket and binds it.
     fn socket(&self, listener: &Listener, scope: BindScope) -> Result<Socket> {
         let socket = Socket::new_tcp(&listener.cm.device.net()?, self.addr.family())?;
@@ -459,7 +496,7 @@ impl ListenParams {
             socket.set_tos(tos);
         }
         match scope {
-            BindScope::Address => {}
+            BindScope::Address | BindScope::Loopback { .. } => {}
             BindScope::Interface { ifindex, .. } => socket.set_bound_dev(ifindex)?,
         }
         match listener.origin {
@@ -498,7 +535,8 @@ mod tests {
     use super::{
         super::{
             await_peers,
-            destroy_listen, //
+            destroy_listen,
+            Consumer, //
         },
         *, //
     };
@@ -653,6 +691,55 @@ mod tests {
         });
         destroy_listen(one);
         destroy_listen(other);
+        Ok(())
+    }
+
+    #[test]
+    fn loopback_address_is_one_of_all_devices() -> Result {
+        let bench = Bench::new()?;
+        let scope = |addr, ifindex, is_held| {
+            let params = ListenParams {
+                ifindex,
+                is_held,
+                ..ListenParams::for_peers(&bench.device, addr)
+            };
+            params.scope()
+        };
+        let loopback = address(Family::V4, 7000);
+        assert!(scope(loopback, 1, false) == scope(loopback, 2, false));
+        assert!(scope(loopback, 1, false).is_shared());
+        assert!(scope(loopback, 1, false) != scope(address(Family::V4, 7001), 1, false));
+        assert!(scope(loopback, 1, false) != scope(address(Family::V6, 7000), 1, false));
+        // In an out-of-band connect it is an address of its device.
+        assert!(!scope(loopback, 1, true).is_shared());
+        let any = SockAddr::unspecified(Family::V4);
+        assert!(scope(any, 1, false) != scope(any, 2, false));
+        Ok(())
+    }
+
+    #[test]
+    fn connection_is_put_to_listeners_of_one_device() -> Result {
+        let (one, other) = (Bench::new()?, Bench::new()?);
+        let any = SockAddr::unspecified(Family::V4);
+        let listen = |bench: &Bench, origin| {
+            let params = ListenParams::for_peers(&bench.device, any);
+            Listener::open(bench.rdma.cm.clone(), Consumer::Oob, origin, &params, 0)
+        };
+        let listeners = [
+            listen(&other, ListenerOrigin::Native)?,
+            listen(&one, ListenerOrigin::Unknown)?,
+            listen(&other, ListenerOrigin::Unknown)?,
+        ];
+        let asked = in_turn(&listeners)?;
+        let [native, _, unknown] = &listeners;
+        // The last one is asked first.
+        let expected = [unknown, native];
+        let in_order = asked.len() == expected.len()
+            && asked.iter().zip(expected).all(|(a, b)| Arc::ptr_eq(a, b));
+        for listener in listeners {
+            destroy_listen(listener);
+        }
+        assert!(in_order);
         Ok(())
     }
 
