@@ -49,6 +49,7 @@ use crate::{
         },
         Cm, //
     },
+    device::Device,
     stream::connection::StreamParams, //
 };
 
@@ -312,7 +313,7 @@ impl Conn {
             return Err(EINVAL);
         };
         // The consumer knows its own port, not TCP's.
-        let mut local = plain(self.socket.local_addr()?);
+        let mut local = addr_for_cm(self.device(), plain(self.socket.local_addr()?));
         local.set_port(id.local_addr()?.port());
         id.connect_request(
             &ConnectRequest {
@@ -459,6 +460,33 @@ impl Conn {
             },
         }
     }
+}
+
+/// Returns the local address to report to `rdma_cm`, without a port. It looks for a device on the
+/// interface that has the address (`iw_conn_req_handler()`), so for a loopback address and a device
+/// on another interface than `lo` this is an address of that interface, if it has one.
+fn addr_for_cm(device: &Device, local: SockAddr) -> SockAddr {
+    if !local.is_loopback() || device.is_on_loopback() {
+        return local;
+    }
+    let unlike = |addr: &SockAddr| {
+        (
+            addr.ip() != local.ip(),
+            addr.family() != local.family(),
+            addr.is_link_local(),
+        )
+    };
+    let mut best = None;
+    device.netdev.for_each_addr(|addr| {
+        if best.is_none_or(|best| unlike(&addr) < unlike(&best)) {
+            best = Some(addr);
+        }
+    });
+    let mut best = best.unwrap_or(local);
+    if best.is_link_local() {
+        best.set_scope_id(device.netdev.ifindex());
+    }
+    best
 }
 
 /// Returns an IPv4-mapped address as IPv4, and others unchanged.
