@@ -48,11 +48,13 @@ use kernel_ext::{
     compat::{
         EADDRINUSE,
         EADDRNOTAVAIL,
-        ECONNRESET, //
+        ECONNRESET,
+        ENETUNREACH, //
     },
     mm::noio::without_io,
     net::{
         Connecting,
+        NetId,
         Reuse,
         SockAddr,
         Socket, //
@@ -175,12 +177,19 @@ impl PendingReply {
 /// * `ENODEV`: the device is being removed.
 /// * Those of [`bind_source`].
 /// * `EADDRNOTAVAIL`: there is a connection from this port to this peer.
-/// * `ENETUNREACH` and others of TCP.
+/// * `ENETUNREACH` and others of TCP. `ENETUNREACH` also if the peer is a loopback address, and the
+///   current task is in another network namespace than the device: `rdma_cm` takes any device for
+///   such an address.
 pub(crate) fn connect(cm: ArcBorrow<'_, Cm>, id: CmId, param: &ConnParam<'_>) -> Result {
     let local = id.local_addr()?;
     let remote = cm.device.settings.tcp_addr(id.remote_addr()?);
     if local.family() != remote.family() {
         return Err(EINVAL);
+    }
+    // TCP takes the wildcard address for a loopback address.
+    let stays_on_host = remote.is_loopback() || remote.is_unspecified();
+    if stays_on_host && cm.device.home != NetId::current() {
+        return Err(ENETUNREACH);
     }
     let qp = cm.qps.get(param.qpn).ok_or(EINVAL)?;
     let mut config = config(&cm.device, Role::Initiator);
