@@ -76,6 +76,9 @@ use crate::{
 
 /// `IB_DEFAULT_PKEY_FULL` (`include/rdma/ib_verbs.h`); each octet is the same.
 const DEFAULT_PKEY: u16 = 0xffff;
+/// The length of the P_Key table. iWARP has no P_Keys, but programs for InfiniBand expect the
+/// default one, and `rdma_cm` reads it when it resolves a loopback address (`cma_bind_loopback()`).
+const PKEY_TABLE_LEN: u16 = 1;
 
 /// All of a device: the [`Device`] and the tables of its objects.
 ///
@@ -147,15 +150,6 @@ impl RdmaDevice {
             .clone()
     }
 
-    /// Returns how many entries the P_Key table has. iWARP has no P_Keys, but programs for
-    /// InfiniBand expect a channel adapter to have the default one.
-    fn pkeys(&self) -> u16 {
-        match self.kind.connections() {
-            Connections::RdmaCm => 0,
-            Connections::Program => 1,
-        }
-    }
-
     /// Ends what remains after the last verb, and waits for it.
     ///
     /// Context: process, without rtnl, not from an item of the device's queues.
@@ -213,7 +207,7 @@ impl DeviceOps for RdmaDevice {
             max_srq_wr: MAX_SRQ_WR,
             max_srq_sge: max_sge,
             max_fast_reg_page_list_len: MAX_FAST_REG_PAGES,
-            max_pkeys: self.pkeys(),
+            max_pkeys: PKEY_TABLE_LEN,
             odp_caps,
             ..DeviceAttr::default()
         }
@@ -238,7 +232,7 @@ impl DeviceOps for RdmaDevice {
             active_mtu: Mtu::from_octets(mtu),
             phys_mtu: mtu,
             gid_tbl_len: GID_TABLE_LEN,
-            pkey_tbl_len: self.pkeys().into(),
+            pkey_tbl_len: PKEY_TABLE_LEN.into(),
             max_msg_sz: u32::MAX,
             speed,
             port_cap_flags: match self.kind.connections() {
@@ -255,7 +249,7 @@ impl DeviceOps for RdmaDevice {
     fn port_immutable(&self) -> PortImmutable {
         PortImmutable {
             gid_tbl_len: GID_TABLE_LEN,
-            pkey_tbl_len: self.pkeys().into(),
+            pkey_tbl_len: PKEY_TABLE_LEN.into(),
             connections: self.kind.connections(),
         }
     }
@@ -265,7 +259,7 @@ impl DeviceOps for RdmaDevice {
     }
 
     fn query_pkey(&self, index: u16) -> Result<u16> {
-        if index < self.pkeys() {
+        if index < PKEY_TABLE_LEN {
             Ok(DEFAULT_PKEY)
         } else {
             Err(EINVAL)

@@ -325,6 +325,142 @@ works_on_lo() {
 	ip addr del 10.70.0.1/32 dev lo
 }
 
+# on_loopback COMMAND...: with an interface d0, for both link types of iWARP.
+on_loopback() {
+	local type
+	[ "$TYPE" = riwarp ] || skip_case 'one run for both link types'
+	trap 'set +e; { rdma link del on_lo; ip link del d0; ip netns del elsewhere; } 2>/dev/null' EXIT
+	ip link add d0 type dummy
+	ip link set d0 up
+	ip addr add 10.70.1.1/24 dev d0
+	for type in riwarp riwarp_siw; do
+		TYPE=$type
+		"$@"
+	done
+	trap - EXIT
+	ip link del d0
+}
+
+# rping_at ADDRESS
+rping_at() {
+	PORT=$((PORT + 1))
+	pair 30 rping -s -a "$1" -p "$PORT" -C 3 -V -- rping -c -a "$1" -p "$PORT" -C 3 -V
+}
+
+# called NETDEV: how many connections its device was asked about.
+called() { counter "on_$1" connect_requests; }
+
+# loopback_addresses NETDEV...: connects over loopback addresses with devices on these interfaces, of
+# which the first gets the connections.
+loopback_addresses() {
+	local netdev address
+	NS_A=- NS_B=-
+	# rdma_cm connects from the device that came first.
+	for netdev in $(printf '%s\n' "$@" | sort $ORDER); do
+		rdma link add "on_$netdev" type "$TYPE" netdev "$netdev"
+		eventually 5 link_state_is - "on_$netdev" ACTIVE || die "$(rdma link show)"
+	done
+	for address in 127.0.0.1 ::1 localhost 127.1.2.3; do
+		rping_at "$address" || die "$TYPE, $*: $address"
+	done
+	[ "$(called "$1")" = 4 ] || die "$TYPE, $*: $(called "$1") of 4 connections are of $1"
+	for netdev; do rdma link del "on_$netdev"; done
+}
+
+loopback_with_a_device_on_lo() { ORDER='' on_loopback loopback_addresses lo; }
+loopback_with_a_device_elsewhere() { ORDER='' on_loopback loopback_addresses d0; }
+loopback_with_two_devices() { ORDER='' on_loopback loopback_addresses lo d0; }
+loopback_with_two_devices_in_reverse() { ORDER=-r on_loopback loopback_addresses lo d0; }
+
+# A listener on a loopback address keeps its port as devices come and go.
+loopback_listener_outlives_devices() { on_loopback outlives_devices; }
+outlives_devices() {
+	local server
+	rdma link add on_lo type "$TYPE" netdev lo
+	start - "$TMP/server" rping -s -P -a 127.0.0.1 -p "$PORT" -V -C 2
+	server=$STARTED
+	wait_listen "$PORT" || die "$(last_line "$TMP/server")"
+	reaches_loopback 'on lo'
+	rdma link add on_d0 type "$TYPE" netdev d0
+	reaches_loopback 'on both'
+	rdma link del on_lo
+	reaches_loopback 'on d0'
+	rdma link del on_d0
+	eventually 5 listens_nowhere || die "left: $(ss -Htln "sport = :$PORT")"
+	rdma link add on_d0 type "$TYPE" netdev d0
+	reaches_loopback 'on a new device'
+	kill "$server"
+	wait "$server" || true
+	rdma link del on_d0
+}
+reaches_loopback() { within 20 rping -c -a 127.0.0.1 -p "$PORT" -V -C 2 || die "$TYPE, $1"; }
+listens_nowhere() { [ -z "$(ss -Htln "sport = :$PORT")" ]; }
+
+# A listener on a loopback address opens that address only, and no other listener gets its port: not
+# another one of rdma_cm, and not one beside a program of TCP.
+loopback_listener_is_alone() { on_loopback alone; }
+alone() {
+	local server
+	rdma link add on_lo type "$TYPE" netdev lo
+	rdma link add on_d0 type "$TYPE" netdev d0
+	start - "$TMP/server" rping -s -P -a 127.0.0.1 -p "$PORT"
+	server=$STARTED
+	wait_listen "$PORT" || die "$(last_line "$TMP/server")"
+	[ "$(ss -Htln "sport = :$PORT" | awk '{ print $4 }')" = "127.0.0.1:$PORT" ] ||
+		die "$TYPE: $(ss -Htln "sport = :$PORT")"
+	# rdma_cm's own rule: a loopback address stands for all (cma_check_port()).
+	refuses_listener 127.0.0.1 'Cannot assign requested address'
+	refuses_listener 127.0.0.2 'Cannot assign requested address'
+	if python3 -c "import socket; socket.create_server(('127.0.0.1', $PORT))" 2>/dev/null; then
+		die "$TYPE: a program of TCP has got the port"
+	fi
+	kill "$server"
+	wait "$server" || true
+	eventually 5 listens_nowhere || die "left: $(ss -Htln "sport = :$PORT")"
+	hold_port "$PORT"
+	refuses_listener 127.0.0.1 'Address already in use'
+	kill "$STARTED"
+	wait "$STARTED" || true
+	PORT=$((PORT + 1))
+	rdma link del on_d0
+	rdma link del on_lo
+}
+# refuses_listener ADDRESS WHY
+refuses_listener() {
+	local rc=0
+	within 10 rping -s -a "$1" -p "$PORT" -C 1 >"$TMP/refused" 2>&1 || rc=$?
+	[ "$rc" != 0 ] && [ "$rc" != 124 ] || die "$TYPE: a listener on $1: status $rc"
+	grep -q "$2" "$TMP/refused" || die "$TYPE: a listener on $1: $(cat "$TMP/refused")"
+}
+
+# A loopback address is that of the program's namespace. rdma_cm takes the first device of the host for
+# it.
+loopback_of_a_namespace() { on_loopback of_a_namespace; }
+of_a_namespace() {
+	local server
+	netns_add elsewhere
+	ip -n elsewhere link add d1 type dummy
+	ip -n elsewhere link set d1 up
+	# glibc maps 127.0.0.1 to an IPv6 address where d1 has addresses of IPv6 only.
+	ip -n elsewhere addr add 10.70.2.1/24 dev d1
+	rdma link add on_d0 type "$TYPE" netdev d0
+	in_ns elsewhere rdma link add on_d1 type "$TYPE" netdev d1
+	# A listener opens no port in another namespace, and has no connection from there.
+	start - "$TMP/server" rping -s -P -a 127.0.0.1 -p "$PORT"
+	server=$STARTED
+	wait_listen "$PORT" || die "$(last_line "$TMP/server")"
+	[ -z "$(in_ns elsewhere ss -Htln "sport = :$PORT")" ] || die "$TYPE: it listens elsewhere"
+	in_ns elsewhere within 20 rping -c -a 127.0.0.1 -p "$PORT" -C 1 >"$TMP/client" 2>&1 &&
+		die "$TYPE: a client elsewhere reaches it"
+	grep -q 'CONNECT_ERROR, error -101' "$TMP/client" || die "$TYPE: $(cat "$TMP/client")"
+	within 20 rping -c -a 127.0.0.1 -p "$PORT" -V -C 2 || die "$TYPE: not reached"
+	kill "$server"
+	wait "$server" || true
+	rdma link del on_d0
+	in_ns elsewhere rdma link del on_d1
+	netns_del elsewhere
+}
+
 netdev_goes() {
 	local i
 	for i in {1..10}; do
@@ -647,6 +783,13 @@ try unfit_netdevs 20 unfit_netdevs
 try fit_netdevs 60 fit_netdevs
 try each_has_a_guid 20 each_has_a_guid
 try works_on_lo 30 works_on_lo
+try loopback_with_a_device_on_lo 60 loopback_with_a_device_on_lo
+try loopback_with_a_device_elsewhere 60 loopback_with_a_device_elsewhere
+try loopback_with_two_devices 60 loopback_with_two_devices
+try loopback_with_two_devices_in_reverse 60 loopback_with_two_devices_in_reverse
+try loopback_listener_outlives_devices 60 loopback_listener_outlives_devices
+try loopback_listener_is_alone 60 loopback_listener_is_alone
+try loopback_of_a_namespace 60 loopback_of_a_namespace
 try port_mapper_forgets 60 port_mapper_forgets
 try netdev_goes 30 netdev_goes
 try netdev_is_renamed 20 netdev_is_renamed
