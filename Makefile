@@ -14,8 +14,9 @@
 #   make demo-nvme      compares a disk over NVMe-oF by riwarp, siw and TCP
 #   make demo-iser      does the same over iSER and iSCSI
 #   make test           runs the tests that are part of every change; the last line is "N passed,
-#                       N failed". Builds a debug kernel for some of them (the first time: about 20
-#                       minutes on two processors). tests/run-all says how to run others, or all
+#                       N failed". Builds a debug kernel and User-Mode Linux for some of them
+#                       (the first time: about half an hour on two processors). tests/run-all says
+#                       how to run others, or all
 #   make test-kernels   builds for, and tests in, each of Debian's kernels of qemu/versions' series
 #                       and the one before, and prints the support matrix; hours (tests/kernels says
 #                       how to take one kernel)
@@ -48,6 +49,7 @@
 #   make kdir           makes the kernel tree to build against
 #   make modules        builds riwarp.ko for that kernel
 #   make debug          builds the debug kernel, and the module for it
+#   make uml            does the same with User-Mode Linux
 #   make kcsan          does the same with the KCSAN kernel
 #   make fmt            formats the Rust sources
 #   make clean          removes what builds leave in the checkout
@@ -73,11 +75,12 @@ kdir:
 modules:
 	@qemu/setup
 
-debug kcsan:
+debug kcsan uml:
 	@qemu/setup host root kdir $@
 
 demo demo-nvme demo-iser test test-stacks test-docs endurance mutation: modules
 test kunit soak: debug
+test: uml
 soak-kcsan: kcsan
 demo:
 	@tests/demo
@@ -132,5 +135,5 @@ distclean: clean
 	@cd $(CACHE) && rm -rf apt-* boot-* build-* coverage-* cross-* debug-* extra-* home instead-of-* kcsan-* kdir-* kernel-* kernels \
 		layer-* log modules-* mutation-* root-* run sources-* uml-* *.lock
 
-.PHONY: all install kdir modules debug kcsan demo demo-nvme demo-iser test test-stacks test-docs test-kernels deb deb-run \
+.PHONY: all install kdir modules debug kcsan uml demo demo-nvme demo-iser test test-stacks test-docs test-kernels deb deb-run \
 	test-package kunit soak soak-kcsan endurance mutation bench check coverage fmt clean distclean
