@@ -248,6 +248,16 @@ events! {
         begins: bool,
     }
 
+    /// A rule lets a request fail.
+    RequestInjected, riwarp_helper_trace_injected_enabled, riwarp_helper_trace_injected {
+        /// The queue pair.
+        qpn: u32,
+        /// The request's.
+        wr_id: u64,
+        /// The place of the rule, from 0.
+        rule: u32,
+    }
+
     /// This end has found a fault.
     FaultFound, riwarp_helper_trace_fault_enabled, riwarp_helper_trace_fault {
         /// The queue pair.

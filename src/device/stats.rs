@@ -104,6 +104,8 @@ counters! {
     rx_atomic_requests = c"rx_atomic_requests",
     /// Immediate Data cut to four octets for its consumer although the other four were not zero.
     rx_immediate_truncated = c"rx_immediate_truncated",
+    /// Requests that a rule let fail.
+    injected = c"injected",
     /// Terminate messages sent on streams that were up.
     terminates_sent = c"terminates_sent",
     /// Terminate messages received.

@@ -14,6 +14,7 @@ use kernel_ext::trace::{
     FpduIn,
     MessageOut,
     ReceiveWait,
+    RequestInjected,
     TerminateSeen,
     Text,
     WrComplete,
@@ -131,6 +132,19 @@ impl QpShared {
                 dev: self.device.name(),
                 qpn: self.number,
                 begins,
+            });
+        }
+    }
+
+    /// The rule at a place lets the request `wr_id` fail.
+    pub(super) fn trace_injected(&self, wr_id: u64, place: usize) {
+        if RequestInjected::is_enabled() {
+            RequestInjected::record(move || RequestInjected {
+                dev: self.device.name(),
+                qpn: self.number,
+                wr_id,
+                // CAST: there are few rules.
+                rule: place as u32,
             });
         }
     }

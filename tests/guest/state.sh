@@ -293,6 +293,23 @@ trace_a_wait() {
 	[ "$(traced receive_wait | wc -l)" = 2 ] || die "$(traced receive_wait)"
 }
 
+trace_a_rule() {
+	local qp
+	tracing
+	join 8192 2
+	await a 'established *'
+	echo 'nth=2 do=status=RETRY_EXC_ERR' >"/sys/class/infiniband/$DEV_A/inject"
+	ask a send "$C" 100 -
+	ask a send "$C" 100 -
+	in_order_soon "^injected dev=$DEV_A qpn=[1-9][0-9]* wr_id=0x[0-9a-f]* rule=0"
+	qp=$(traced injected | sed -n "s/.* \(qpn=[0-9]*\) .*/\1/p")
+	in_order_soon "^wr_start dev=$DEV_A $qp " "^wr_complete dev=$DEV_A $qp .*status=SUCCESS" \
+		"^wr_start dev=$DEV_A $qp " "^injected dev=$DEV_A $qp " \
+		"^wr_complete dev=$DEV_A $qp .*status=RETRY_EXC_ERR"
+	[ "$(traced injected | wc -l)" = 1 ] || die "$(traced injected)"
+	echo clear >"/sys/class/infiniband/$DEV_A/inject"
+}
+
 trace_a_refusal() {
 	tracing
 	serve 30 rping -s -a "$IP4_B" -p "$PORT" -C 1
@@ -363,6 +380,7 @@ try trace_a_connection 120 trace_a_connection
 try trace_requests 120 trace_requests
 try trace_a_fault 120 trace_a_fault
 try trace_a_wait 120 trace_a_wait
+try trace_a_rule 120 trace_a_rule
 try trace_a_refusal 120 trace_a_refusal
 try read_meanwhile 120 read_meanwhile
 finish

@@ -82,6 +82,8 @@ impl TxStream {
         };
         let (place, action) = injection.counts.count(injection.set.rules(), &subject)?;
         injection.set.note_hit(place);
+        qp.device.stats.injected.inc();
+        qp.trace_injected(self.wr.id, place);
         Some(action)
     }
 

@@ -5,6 +5,7 @@
  */
 
 #include "common.h"
+#include "modify.h"
 
 #include <fcntl.h>
 #include <linux/capability.h>
@@ -116,6 +117,7 @@ static const struct status *status;
 static void each_status_of_pair(struct pair *p)
 {
 	uint32_t vendor = rxe && !status->peer ? 0x11201 : 0;
+	long hits = device_counter(p->a.id->verbs, "injected");
 	struct ibv_wc wc;
 
 	must(prepare(p) && post_recv(&p->b, 9, &remote, 0, 64));
@@ -127,6 +129,8 @@ static void each_status_of_pair(struct pair *p)
 		check(wc.vendor_err == status->peer, "%s: the peer's vendor_err is %#x", status->name,
 		      wc.vendor_err);
 	check(strstr(shown(), "hits=1"), "%s", shown());
+	hits = device_counter(p->a.id->verbs, "injected") - hits;
+	check(hits == 1, "the counter has grown by %ld", hits);
 	others_work(p);
 	must(rules(""));
 }
