@@ -52,8 +52,8 @@ pub enum Frame {
     Signal(u8),
     /// To the guest: rows and columns of the terminal.
     Window(u16, u16),
-    /// From the guest: it may be sent a part of the job, the first or the next. What is sent before
-    /// may be lost.
+    /// From the guest: it may be sent a part of the job, the first or the next, or, once it is
+    /// prepared, an empty one as the sign to start. What is sent before may be lost.
     Ready,
     /// From the guest: the command is about to be executed.
     Started,

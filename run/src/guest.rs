@@ -3,7 +3,7 @@
 //! The guest's kernel: a process that ends with this one.
 
 use crate::options::Options;
-use crate::{memory, Failure};
+use crate::{memory, wires, Failure};
 use rustix::process::{self, Resource, Rlimit, Signal};
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -67,11 +67,13 @@ fn directory() -> Result<PathBuf, Failure> {
 }
 
 impl Guest {
-    /// Starts a guest, whose line is this socket.
+    /// Starts guest `host`, whose line is a socket, as are the networks of its interfaces.
     pub(crate) fn start(
         options: &Options,
         processors: u32,
+        host: u32,
         line: UnixStream,
+        networks: &[OwnedFd],
     ) -> Result<Self, Failure> {
         let directory = directory()?;
         let guest = directory.join("guest");
@@ -79,11 +81,17 @@ impl Guest {
             return Err(format!("{}: its path has a quotation mark", guest.display()).into());
         }
         let log = options.log.as_ref().map(|path| {
+            // Each host has its own.
+            let mut path = path.clone().into_os_string();
+            if options.hosts > 1 {
+                path.push(format!(".{host}"));
+            }
+            let path = PathBuf::from(path);
             let file = OpenOptions::new()
                 .write(true)
                 .create(true)
                 .truncate(true)
-                .open(path);
+                .open(&path);
             file.map_err(|error| format!("{}: {error}", path.display()))
         });
         let log = log.transpose()?;
@@ -95,7 +103,9 @@ impl Guest {
         let both = write
             .try_clone()
             .map_err(|error| format!("pipe: {error}"))?;
-        let octets = options.memory.unwrap_or_else(memory::by_default);
+        let octets = options
+            .memory
+            .unwrap_or_else(|| memory::by_default(options.hosts));
         // It leaves files in no directory: a kernel that cannot create its own goes on without.
         let kernel = Command::new("/proc/self/exe")
             .arg(ARGUMENT)
@@ -113,6 +123,12 @@ impl Guest {
                 "uml_dir=/proc/",
             ])
             .args(["seccomp=auto", "loglevel=7", "panic=-1", "panic_on_oops=1"])
+            .args(
+                networks
+                    .iter()
+                    .enumerate()
+                    .map(|(number, end)| wires::argument(number, host, options.mtu, end)),
+            )
             .env_clear()
             .env("HOME", "/")
             .stdin(OwnedFd::from(line))

@@ -102,7 +102,14 @@ fn guest() -> Result<(), Failure> {
         }
     }
     let done = match Job::from_octets(&octets) {
-        Some(job) => prepare(&job).and_then(|()| run(&job, &line, from)),
+        Some(job) => prepare(&job).and_then(|()| {
+            // The answer comes when all hosts are prepared.
+            line.send(&Frame::Ready).during("the line")?;
+            match Frame::read(&mut from).during("the line")? {
+                Some(Frame::Job(part)) if part.is_empty() => run(&job, &line, from),
+                other => Err(format!("{other:?} in place of the start").into()),
+            }
+        }),
         None => Err("a job of another version".into()),
     };
     let last = match done {
@@ -153,10 +160,17 @@ fn bring_up_network(job: &Job) -> Result<(), Failure> {
     let host = job.host as u8;
     for (index, number) in (FIRST..).zip(0..job.devices as u8) {
         let interface = format!("eth{number}");
-        let octets = [0x02, 0x77, 0, 0, number, host];
-        route
-            .dummy(index, &interface, octets, job.mtu)
-            .during(&interface)?;
+        let index = if job.hosts > 1 {
+            route
+                .rename(&format!("vec{number}"), &interface)
+                .during(&interface)?
+        } else {
+            let octets = [0x02, 0x77, 0, 0, number, host];
+            route
+                .dummy(index, &interface, octets, job.mtu)
+                .during(&interface)?;
+            index
+        };
         route
             .address(index, address(number, host).into(), 24)
             .during(&interface)?;

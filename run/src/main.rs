@@ -7,6 +7,7 @@ mod guest;
 mod memory;
 mod options;
 mod terminal;
+mod wires;
 
 use guest::{Guest, Kernel};
 use iwarp::inject::{Rule, MAX_RULES};
@@ -24,10 +25,11 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{ExitCode, ExitStatus};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 use terminal::Terminal;
+use wires::Wires;
 
 /// Why there is no exit status of the command.
 pub(crate) struct Failure(String);
@@ -81,7 +83,7 @@ fn say(what: &str) {
     let _ = writeln!(io::stderr(), "riwarp-run: {what}");
 }
 
-fn job(options: &Options, processors: u32, terminal: &Terminal) -> Result<Job, Failure> {
+fn job(options: &Options, processors: u32, host: u32, terminal: &Terminal) -> Result<Job, Failure> {
     let absolute = |path: &Path| match path.canonicalize() {
         Ok(path) if path.is_dir() => Ok(path.into_os_string().into_vec()),
         Ok(path) => Err(format!("{}: not a directory", path.display())),
@@ -121,8 +123,8 @@ fn job(options: &Options, processors: u32, terminal: &Terminal) -> Result<Job, F
             .into(),
         terminal: terminal.standard(),
         window: terminal.window(),
-        host: 1,
-        hosts: 1,
+        host,
+        hosts: options.hosts,
         processors: cpuinfo(processors),
         rules: options
             .inject
@@ -169,9 +171,52 @@ fn cpuinfo(number: u32) -> Vec<u8> {
         .into_bytes()
 }
 
-/// A run: what its threads share.
+/// Where hosts wait until all are prepared.
+struct Gate {
+    /// How many are missing; `None` if one will never come.
+    missing: Mutex<Option<u32>>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn new(hosts: u32) -> Arc<Self> {
+        Arc::new(Self {
+            missing: Mutex::new(Some(hosts)),
+            changed: Condvar::new(),
+        })
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Option<u32>)) -> MutexGuard<'_, Option<u32>> {
+        let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut missing);
+        self.changed.notify_all();
+        missing
+    }
+
+    /// Waits for the others: whether all are there.
+    fn pass(&self) -> bool {
+        let missing =
+            self.change(|missing| *missing = missing.map(|number| number.saturating_sub(1)));
+        let missing = self
+            .changed
+            .wait_while(missing, |missing| missing.is_some_and(|number| number > 0));
+        *missing.unwrap_or_else(PoisonError::into_inner) == Some(0)
+    }
+
+    /// Lets nobody wait for a host that has ended. Without effect once all have passed.
+    fn give_up(&self) {
+        drop(self.change(|missing| {
+            if *missing != Some(0) {
+                *missing = None;
+            }
+        }));
+    }
+}
+
+/// A run of one host: what its threads share.
 #[derive(Clone)]
 struct Run {
+    gate: Arc<Gate>,
     line: Line,
     kernel: Kernel,
     phase: Arc<Mutex<Phase>>,
@@ -257,13 +302,18 @@ impl Run {
         let mut from = BufReader::new(from);
         let octets = job.to_octets();
         let mut parts = octets.chunks(TO_GUEST as usize).chain([&[][..]]);
+        let mut sent = false;
         while let Some(frame) = Frame::read(&mut from).or_else(gone).map_err(broken)? {
             match streams.handle(frame).map_err(broken)? {
                 None => {}
                 Some(Frame::Ready) => {
-                    if let Some(part) = parts.next() {
-                        self.line.send(&Frame::Job(part.to_vec())).map_err(broken)?;
+                    let part = parts.next();
+                    if part.is_none() && (sent || !self.gate.pass()) {
+                        return Err("another host has ended before all were prepared".into());
                     }
+                    sent = part.is_none();
+                    let part = part.unwrap_or_default().to_vec();
+                    self.line.send(&Frame::Job(part)).map_err(broken)?;
                 }
                 Some(Frame::Started) => {
                     let mut phase = self.phase();
@@ -292,11 +342,125 @@ fn run(options: &Options) -> Result<u8, Failure> {
     // A program that polls a completion queue waits for one that does not run, for a tick at a time,
     // if both have one processor.
     let most = thread::available_parallelism().map_or(1, |number| number.get().min(2) as u32);
-    let mut end = End::of(options, options.processors.unwrap_or(most))?;
-    if options.processors.is_none() && guest::wants_one_processor(&end.messages) {
-        end = End::of(options, 1)?;
+    let mut ends = run_hosts(options, options.processors.unwrap_or(most))?;
+    if options.processors.is_none()
+        && ends
+            .iter()
+            .any(|end| guest::wants_one_processor(&end.messages))
+    {
+        ends = run_hosts(options, 1)?;
     }
-    end.status()
+    // The first that is not 0 counts, in the order of the hosts.
+    let mut first = 0;
+    for end in ends {
+        let status = end.status()?;
+        first = if first == 0 { status } else { first };
+    }
+    Ok(first)
+}
+
+/// Runs all hosts to their ends.
+fn run_hosts(options: &Options, processors: u32) -> Result<Vec<End>, Failure> {
+    let mut wires = Wires::new(options.hosts, options.devices)?;
+    let gate = Gate::new(options.hosts);
+    let hosts = (1..=options.hosts)
+        .map(|host| Host::start(options, processors, host, &mut wires, &gate))
+        .collect::<Result<Vec<_>, _>>()?;
+    thread::scope(|scope| {
+        let running: Vec<_> = hosts
+            .into_iter()
+            .map(|host| scope.spawn(|| host.run(options)))
+            .collect();
+        let ended = |thread: thread::ScopedJoinHandle<'_, _>| {
+            thread
+                .join()
+                .unwrap_or_else(|_| Err("a thread has panicked".into()))
+        };
+        running.into_iter().map(ended).collect()
+    })
+}
+
+/// A host whose guest has been started.
+struct Host {
+    run: Run,
+    guest: Guest,
+    job: Job,
+    terminal: Terminal,
+    from: UnixStream,
+}
+
+impl Host {
+    /// Starts the guest of a host. The first one has the caller's terminal and input.
+    fn start(
+        options: &Options,
+        processors: u32,
+        host: u32,
+        wires: &mut Wires,
+        gate: &Arc<Gate>,
+    ) -> Result<Self, Failure> {
+        let socket = |error: io::Error| Failure(format!("socket: {error}"));
+        // Several hosts cannot share a terminal.
+        let terminal = if options.hosts == 1 {
+            Terminal::new()
+        } else {
+            Terminal::none()
+        };
+        let job = job(options, processors, host, &terminal)?;
+        let (from, theirs) = UnixStream::pair().map_err(socket)?;
+        // Before the guest starts: none of them may end this process and leave the terminal raw.
+        let signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH]).map_err(socket)?;
+        let guest = Guest::start(options, processors, host, theirs, &wires.take(host)?)?;
+        let run = Run {
+            gate: gate.clone(),
+            line: Line::new(File::from(OwnedFd::from(from.try_clone().map_err(socket)?))),
+            kernel: guest.kernel().clone(),
+            phase: Arc::new(Mutex::new(Phase::Starting)),
+        };
+        run.clone().forward(signals, terminal.window_reader());
+        run.clone().watch_start();
+        Ok(Self {
+            run,
+            guest,
+            job,
+            terminal,
+            from,
+        })
+    }
+
+    /// Runs the guest to its end.
+    fn run(self, options: &Options) -> Result<End, Failure> {
+        let Self {
+            run,
+            guest,
+            job,
+            terminal,
+            from,
+        } = self;
+        let mut streams = Streams::new(run.line.clone(), (TO_GUEST, FROM_GUEST));
+        let last = run.serve(&job, from, &mut streams, |streams| {
+            if let Some(timeout) = options.timeout {
+                run.clone().end_after(timeout);
+            }
+            connect(streams, &terminal, job.host)
+        });
+        run.gate.give_up();
+        // What the guest has sent comes before what is said about it.
+        let unwritten = streams.finish_writing();
+        drop(terminal);
+        // A guest that sent its last frame waits for its end; one that sent none is at its end.
+        if !matches!(last, Ok(None)) {
+            run.kernel.kill();
+        }
+        let (kernel, messages) = guest.wait()?;
+        let phase = *run.phase();
+        Ok(End {
+            last: last?,
+            phase,
+            kernel,
+            messages,
+            unwritten,
+        })
+    }
 }
 
 /// How a guest has ended.
@@ -311,49 +475,6 @@ struct End {
 }
 
 impl End {
-    /// Runs a guest to its end.
-    fn of(options: &Options, processors: u32) -> Result<Self, Failure> {
-        let socket = |error: io::Error| Failure(format!("socket: {error}"));
-        let terminal = Terminal::new();
-        let job = job(options, processors, &terminal)?;
-        let (ours, theirs) = UnixStream::pair().map_err(socket)?;
-        // Before the guest starts: none of them may end this process and leave the terminal raw.
-        let signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH]).map_err(socket)?;
-        let guest = Guest::start(options, processors, theirs)?;
-        let line = Line::new(File::from(OwnedFd::from(ours.try_clone().map_err(socket)?)));
-        let run = Run {
-            line: line.clone(),
-            kernel: guest.kernel().clone(),
-            phase: Arc::new(Mutex::new(Phase::Starting)),
-        };
-        run.clone().forward(signals, terminal.window_reader());
-        run.clone().watch_start();
-
-        let mut streams = Streams::new(line, (TO_GUEST, FROM_GUEST));
-        let last = run.serve(&job, ours, &mut streams, |streams| {
-            if let Some(timeout) = options.timeout {
-                run.clone().end_after(timeout);
-            }
-            connect(streams, &terminal)
-        });
-        // What the guest has sent comes before what is said about it.
-        let unwritten = streams.finish_writing();
-        drop(terminal);
-        // A guest that sent its last frame waits for its end; one that sent none is at its end.
-        if !matches!(last, Ok(None)) {
-            run.kernel.kill();
-        }
-        let (kernel, messages) = guest.wait()?;
-        let phase = *run.phase();
-        Ok(Self {
-            last: last?,
-            phase,
-            kernel,
-            messages,
-            unwritten,
-        })
-    }
-
     /// The exit status that this makes.
     fn status(self) -> Result<u8, Failure> {
         let show = || {
@@ -419,7 +540,7 @@ fn is_report(taint: u64) -> bool {
 }
 
 /// Joins the command's streams to this process's.
-fn connect(streams: &mut Streams, terminal: &Terminal) -> Result<(), Failure> {
+fn connect(streams: &mut Streams, terminal: &Terminal, host: u32) -> Result<(), Failure> {
     let copy = |file: &dyn AsFd| {
         let copy = file.as_fd().try_clone_to_owned();
         copy.map(File::from)
@@ -433,7 +554,10 @@ fn connect(streams: &mut Streams, terminal: &Terminal) -> Result<(), Failure> {
             drop(streams.read_from(Stream::Terminal, copy(&file)?));
         }
     }
-    if !input {
+    if host > 1 {
+        let nothing = File::open("/dev/null").map_err(|error| format!("/dev/null: {error}"))?;
+        drop(streams.read_from(Stream::Input, nothing));
+    } else if !input {
         drop(streams.read_from(Stream::Input, copy(&io::stdin())?));
     }
     if !output {

@@ -9,12 +9,13 @@ use std::path::Path;
 /// A guest's kernel keeps 64 octets for each of its pages, so more costs without being used.
 const MOST_BY_DEFAULT: u64 = 4 << 30;
 
-/// Half of what this process's control groups and the machine have, in octets.
-pub(crate) fn by_default() -> u64 {
-    half_of(Path::new("/"))
+/// What each of so many guests gets of half of what this process's control groups and the machine
+/// have, in octets.
+pub(crate) fn by_default(guests: u32) -> u64 {
+    share(Path::new("/"), guests)
 }
 
-fn half_of(root: &Path) -> u64 {
+fn share(root: &Path, guests: u32) -> u64 {
     let text = |path: &Path| fs::read_to_string(path).unwrap_or_default();
     let number = |path: &Path| text(path).trim().parse::<u64>().ok();
     let groups = root.join("sys/fs/cgroup");
@@ -43,7 +44,7 @@ fn half_of(root: &Path) -> u64 {
             most = most.min(number(&directory.join(name)).unwrap_or(u64::MAX));
         }
     }
-    (most / 2).clamp(LEAST_MEMORY, MOST_BY_DEFAULT)
+    (most / 2 / u64::from(guests)).clamp(LEAST_MEMORY, MOST_BY_DEFAULT)
 }
 
 /// What the file meminfo says that the machine has.
@@ -64,13 +65,17 @@ mod tests {
 
     /// Half of what a root with these files has, in MiB.
     fn half(name: &str, files: &[(&str, &str)]) -> u64 {
+        share_of(name, files, 1)
+    }
+
+    fn share_of(name: &str, files: &[(&str, &str)], guests: u32) -> u64 {
         let root = std::env::temp_dir().join(format!("riwarp-run-{}-{name}", std::process::id()));
         for (path, text) in files {
             let path = root.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        let half = half_of(&root);
+        let half = share(&root, guests);
         let _ = fs::remove_dir_all(&root);
         half >> 20
     }
@@ -80,6 +85,11 @@ mod tests {
         "MemTotal:        4194304 kB\nMemFree: 1 kB\n",
     );
     const UNIFIED: (&str, &str) = ("proc/self/cgroup", "0::/a/b\n");
+
+    #[test]
+    fn guests_share_what_there_is() {
+        assert_eq!(share_of("shared", &[MACHINE], 4), 512);
+    }
 
     #[test]
     fn the_tightest_limit_counts() {

@@ -2,6 +2,7 @@
 
 //! The guest's interfaces, addresses and RDMA devices, by netlink.
 
+use rustix::net::netdevice::name_to_index;
 use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::{
     bind, recv, send, socket_with, AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags,
@@ -144,6 +145,16 @@ impl Netlink {
             .attribute(IFLA_MTU, &mtu.to_ne_bytes())
             .attribute(IFLA_LINKINFO, &attribute(IFLA_INFO_KIND, b"dummy"))
             .carry_out(&self.0)
+    }
+
+    /// Gives an interface another name, and sets it up; returns its number.
+    pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<u32> {
+        let index = name_to_index(&self.0, from)?;
+        Request::new(RTM_NEWLINK, 0, &link(index, 0))
+            .text(IFLA_IFNAME, to)
+            .carry_out(&self.0)?;
+        self.up(index)?;
+        Ok(index)
     }
 
     /// Gives an interface an address, which may be used at once.

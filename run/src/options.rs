@@ -12,6 +12,8 @@ pub(crate) const USAGE: &str = "\
 riwarp-run [OPTION...] [--] COMMAND [ARG...]: runs COMMAND over this machine's root file system in a
 guest that has RDMA devices, as an ordinary user, without KVM.
 
+  --hosts N      run COMMAND in N guests, host1 to hostN, each with HOST=1 to N, on one network, 1 to 8
+                 (1)
   --devices N    devices riw0, riw1, ... on interfaces eth0, eth1, ... (1); riw_lo is on lo
   --type T       their link type: riwarp, riwarp_siw or riwarp_ib (riwarp)
   --mtu M        MTU of the interfaces, 1280 to 65535 (1500)  --cpus N       processors of the guest, 1 to 4 (2, or 1 if this process has no more)
@@ -20,7 +22,7 @@ guest that has RDMA devices, as an ordinary user, without KVM.
   --share DIR    what COMMAND changes in DIR stays, as in the current directory; may be repeated
   --inject FILE  let requests fail on purpose, by the rules of FILE (docs/inject.md)
   --root         run COMMAND as the guest's root
-  --log FILE     write the messages of the guest's kernel to FILE
+  --log FILE     write the messages of the guest's kernel to FILE, of several guests to FILE.1 ...
   --help, --version
 
 The exit status is that of COMMAND, 128 + N if signal N ended it, 127 if there is no COMMAND, 126 if
@@ -30,6 +32,7 @@ reported a fault. riwarp-run(1) has the rest.
 
 #[derive(Debug)]
 pub(crate) struct Options {
+    pub(crate) hosts: u32,
     pub(crate) devices: u32,
     pub(crate) link_type: LinkType,
     pub(crate) mtu: u32,
@@ -102,6 +105,7 @@ pub(crate) fn parse(
 ) -> Result<Request, lexopt::Error> {
     let mut parser = lexopt::Parser::from_args(arguments);
     let mut options = Options {
+        hosts: 1,
         devices: 1,
         link_type: LinkType::default(),
         mtu: 1500,
@@ -116,6 +120,7 @@ pub(crate) fn parse(
     };
     while let Some(argument) = parser.next()? {
         match argument {
+            Long("hosts") => options.hosts = value(&mut parser, "--hosts", in_range(1..=8))?,
             Long("devices") => options.devices = value(&mut parser, "--devices", in_range(1..=16))?,
             Long("type") => options.link_type = value(&mut parser, "--type", link_type)?,
             Long("mtu") => options.mtu = value(&mut parser, "--mtu", in_range(1280..=65535))?,
@@ -183,6 +188,7 @@ mod tests {
     #[test]
     fn values_out_of_range_are_refused_by_name() {
         for (line, part) in [
+            ("--hosts 9 x", "--hosts 9: not a number from 1 to 8"),
             ("--devices 0 x", "0"),
             ("--devices 17 x", "from 1 to 16"),
             ("--mtu 1279 x", "1279"),

@@ -33,6 +33,15 @@ impl Terminal {
         }
     }
 
+    /// No terminal, whatever the standard streams are.
+    pub(crate) fn none() -> Self {
+        Self {
+            standard: [false; 3],
+            file: None,
+            before: Mutex::new(None),
+        }
+    }
+
     /// Which of standard input, output and error are the terminal.
     pub(crate) fn standard(&self) -> [bool; 3] {
         self.standard
