@@ -165,7 +165,7 @@ fn bring_up_network(job: &Job) -> Result<(), Failure> {
                 .rename(&format!("vec{number}"), &interface)
                 .during(&interface)?
         } else {
-            let octets = [0x02, 0x77, 0, 0, number, host];
+            let octets = link_address(number, host);
             route
                 .dummy(index, &interface, octets, job.mtu)
                 .during(&interface)?;
@@ -177,6 +177,15 @@ fn bring_up_network(job: &Job) -> Result<(), Failure> {
         route
             .address(index, address6(number, host).into(), 64)
             .during(&interface)?;
+        for other in (1..=job.hosts as u8).filter(|other| *other != host) {
+            let link = link_address(number, other);
+            for address in [
+                address(number, other).into(),
+                address6(number, other).into(),
+            ] {
+                route.neighbour(index, address, link).during(&interface)?;
+            }
+        }
         rdma.device(&format!("riw{number}"), link_type, &interface)
             .during(&format!("create riw{number} of type {link_type}"))?;
     }
@@ -198,6 +207,12 @@ fn add_rules(rules: &[u8]) -> Result<(), Failure> {
         ))?;
     }
     Ok(())
+}
+
+/// The link address of interface eth`number` of a host, which riwarp-run gives to a kernel that has
+/// networks.
+fn link_address(number: u8, host: u8) -> [u8; 6] {
+    [0x02, 0x77, 0, 0, number, host]
 }
 
 /// The address of interface eth`number` of a host.

@@ -230,6 +230,8 @@ enum Phase {
     /// Killed before the command was started: by a signal, or because it took too long.
     Interrupted(u8),
     NotStarted,
+    /// Killed likewise, since another host has ended.
+    Abandoned,
     /// The command's time was up.
     TimeUp,
 }
@@ -309,7 +311,8 @@ impl Run {
                 Some(Frame::Ready) => {
                     let part = parts.next();
                     if part.is_none() && (sent || !self.gate.pass()) {
-                        return Err("another host has ended before all were prepared".into());
+                        self.give_up(Phase::Abandoned);
+                        return Ok(None);
                     }
                     sent = part.is_none();
                     let part = part.unwrap_or_default().to_vec();
@@ -498,6 +501,8 @@ impl End {
             (Some(Frame::Refused(why)), _) => return Err(why.into()),
             (Some(other), _) => return Err(format!("the guest sent {other:?}").into()),
             (None, Phase::Interrupted(signal)) => status::SIGNAL + signal,
+            // The other one says why.
+            (None, Phase::Abandoned) => status::FAILED,
             (None, Phase::NotStarted) => {
                 show();
                 return Err(format!(

@@ -18,9 +18,10 @@ const NLM_F_ACK: u16 = 0x04;
 const NLM_F_EXCL: u16 = 0x200;
 const NLM_F_CREATE: u16 = 0x400;
 const NLMSG_ERROR: u16 = 2;
-// include/uapi/linux/rtnetlink.h, if_link.h, if_addr.h, if.h
+// include/uapi/linux/rtnetlink.h, if_link.h, if_addr.h, if.h, neighbour.h
 const RTM_NEWLINK: u16 = 16;
 const RTM_NEWADDR: u16 = 20;
+const RTM_NEWNEIGH: u16 = 28;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
@@ -31,6 +32,9 @@ const IFA_LOCAL: u16 = 2;
 const IFA_FLAGS: u16 = 8;
 const IFA_F_NODAD: u32 = 0x02;
 const IFF_UP: u32 = 1;
+const NDA_DST: u16 = 1;
+const NDA_LLADDR: u16 = 2;
+const NUD_PERMANENT: u16 = 0x80;
 // include/uapi/rdma/rdma_netlink.h
 const RDMA_NLDEV_NEWLINK: u16 = (5 << 10) | 3;
 const RDMA_NLDEV_ATTR_DEV_NAME: u16 = 2;
@@ -99,6 +103,14 @@ fn link(index: u32, flags: u32) -> [u8; 16] {
     message
 }
 
+/// AF_INET or AF_INET6, and the octets of the address.
+fn family_and_octets(address: IpAddr) -> (u8, Vec<u8>) {
+    match address {
+        IpAddr::V4(address) => (2, address.octets().to_vec()),
+        IpAddr::V6(address) => (10, address.octets().to_vec()),
+    }
+}
+
 /// The socket of one netlink family.
 pub(crate) struct Netlink(OwnedFd);
 
@@ -157,13 +169,24 @@ impl Netlink {
         Ok(index)
     }
 
+    /// Says which link address a neighbour of an interface has, for good: nobody has to ask for it.
+    pub(crate) fn neighbour(&self, index: u32, address: IpAddr, link: [u8; 6]) -> io::Result<()> {
+        let (family, octets) = family_and_octets(address);
+        // struct ndmsg
+        let mut message = [0; 12];
+        message[0] = family;
+        message[4..8].copy_from_slice(&index.to_ne_bytes());
+        message[8..10].copy_from_slice(&NUD_PERMANENT.to_ne_bytes());
+        Request::new(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_EXCL, &message)
+            .attribute(NDA_DST, &octets)
+            .attribute(NDA_LLADDR, &link)
+            .carry_out(&self.0)
+    }
+
     /// Gives an interface an address, which may be used at once.
     pub(crate) fn address(&self, index: u32, address: IpAddr, prefix: u8) -> io::Result<()> {
-        // AF_INET and AF_INET6; struct ifaddrmsg
-        let (family, octets) = match address {
-            IpAddr::V4(address) => (2, address.octets().to_vec()),
-            IpAddr::V6(address) => (10, address.octets().to_vec()),
-        };
+        // struct ifaddrmsg
+        let (family, octets) = family_and_octets(address);
         let [a, b, c, d] = index.to_ne_bytes();
         Request::new(
             RTM_NEWADDR,
