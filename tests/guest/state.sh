@@ -297,7 +297,7 @@ trace_a_rule() {
 	local qp
 	tracing
 	join 8192 2
-	await a 'established *'
+	await b 'established *'
 	echo 'nth=2 do=status=RETRY_EXC_ERR' >"/sys/class/infiniband/$DEV_A/inject"
 	ask a send "$C" 100 -
 	ask a send "$C" 100 -
