@@ -3,8 +3,8 @@
 //! The rules of a device by which requests fail on purpose (`iwarp::inject`), as the file `inject`
 //! in sysfs has them. docs/inject.md is for users.
 //!
-//! Transmit tasks ask for rules only while a device has any ([`static_key`]). A write makes a new
-//! [`RuleSet`]; streams count from the beginning for each.
+//! Transmit tasks ask for rules only while a device has any ([`kernel_ext::static_key`]). A write
+//! makes a new [`RuleSet`]; streams count from the beginning for each.
 //!
 //! Context: process, unless a function says otherwise.
 
@@ -52,47 +52,46 @@ pub(crate) struct Injector {
     rules: SpinLockBh<Option<Arc<RuleSet>>>,
 }
 
-/// Rules as they were written last. They do not change.
-pub(crate) struct RuleSet {
-    rules: KVec<Rule>,
-    /// The line of each, and how many requests it has hit.
+/// Rules as they were written last, in their order. They do not change.
+pub(crate) struct RuleSet(KVec<WrittenRule>);
+
+struct WrittenRule {
+    rule: Rule,
+    line: CString,
+    /// How many requests it has hit.
     // ORDERING: Relaxed: a count stands for no other memory.
-    lines: KVec<(CString, Atomic<u64>)>,
+    hits: Atomic<u64>,
 }
 
 impl RuleSet {
-    fn new() -> Self {
-        Self {
-            rules: KVec::new(),
-            lines: KVec::new(),
-        }
-    }
-
     /// Returns the rules, in their order.
-    pub(crate) fn rules(&self) -> &[Rule] {
-        &self.rules
+    pub(crate) fn rules(&self) -> impl Iterator<Item = &Rule> {
+        self.0.iter().map(|written| &written.rule)
     }
 
     /// Counts that the rule at a place has hit a request. Context: any.
     pub(crate) fn note_hit(&self, place: usize) {
-        if let Some((_, hits)) = self.lines.get(place) {
-            hits.fetch_add(1, Relaxed);
+        if let Some(written) = self.0.get(place) {
+            written.hits.fetch_add(1, Relaxed);
         }
     }
 
-    /// Copies the rules of another set, with what they have hit.
+    /// Copies the rules, with what they have hit.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    fn add_all(&mut self, other: &Self) -> Result {
-        for (rule, (line, hits)) in other.rules.iter().zip(&other.lines) {
-            self.rules.push(*rule, GFP_KERNEL)?;
-            let hits = Atomic::new(hits.load(Relaxed));
-            self.lines
-                .push((CString::try_from(&**line)?, hits), GFP_KERNEL)?;
+    fn try_clone(&self) -> Result<Self> {
+        let mut copy = KVec::with_capacity(self.0.len(), GFP_KERNEL)?;
+        for written in &self.0 {
+            let written = WrittenRule {
+                rule: written.rule,
+                line: CString::try_from(&*written.line)?,
+                hits: Atomic::new(written.hits.load(Relaxed)),
+            };
+            copy.push(written, GFP_KERNEL)?;
         }
-        Ok(())
+        Ok(Self(copy))
     }
 
     /// Adds the rule of a line.
@@ -117,13 +116,16 @@ impl RuleSet {
                 return Err(EINVAL);
             }
         }
-        if self.rules.len() == MAX_RULES {
+        if self.0.len() == MAX_RULES {
             device.warn(fmt!("inject: line {number}: more than {MAX_RULES} rules"));
             return Err(ENOSPC);
         }
-        self.rules.push(rule, GFP_KERNEL)?;
-        let line = CString::try_from_fmt(fmt!("{line}"))?;
-        self.lines.push((line, Atomic::new(0)), GFP_KERNEL)?;
+        let written = WrittenRule {
+            rule,
+            line: CString::try_from_fmt(fmt!("{line}"))?,
+            hits: Atomic::new(0),
+        };
+        self.0.push(written, GFP_KERNEL)?;
         Ok(())
     }
 }
@@ -156,18 +158,18 @@ impl Injector {
             return Err(EPERM);
         }
         let mut hold = self.writing.lock();
-        let mut set = RuleSet::new();
-        if let Some(old) = self.rules() {
-            set.add_all(&old)?;
-        }
+        let mut set = match self.rules() {
+            Some(old) => old.try_clone()?,
+            None => RuleSet(KVec::new()),
+        };
         for (number, line) in (1..).zip(text.lines().map(str::trim)) {
             match line {
                 "" => {}
-                "clear" => set = RuleSet::new(),
+                "clear" => set = RuleSet(KVec::new()),
                 _ => set.add(device, number, line)?,
             }
         }
-        let number = set.rules.len();
+        let number = set.0.len();
         let set = match number {
             0 => None,
             _ => Some(Arc::new(set, GFP_KERNEL)?),
@@ -195,10 +197,10 @@ impl Injector {
         let Some(set) = self.rules() else {
             return Ok(());
         };
-        for (place, (line, hits)) in set.lines.iter().enumerate() {
+        for (place, written) in set.0.iter().enumerate() {
             let separator = if place == 0 { "" } else { "\n" };
-            let line = line.to_str().unwrap_or_default();
-            write!(out, "{separator}{line} hits={}", hits.load(Relaxed))?;
+            let line = written.line.to_str().unwrap_or_default();
+            write!(out, "{separator}{line} hits={}", written.hits.load(Relaxed))?;
         }
         Ok(())
     }

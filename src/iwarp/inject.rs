@@ -375,9 +375,13 @@ struct RuleCount {
 impl RuleCounts {
     /// Counts a request for each rule that is about it. Returns the place of the first one that
     /// hits it, and what that does.
-    pub fn count(&mut self, rules: &[Rule], subject: &Subject) -> Option<(usize, RuleAction)> {
+    pub fn count<'a>(
+        &mut self,
+        rules: impl IntoIterator<Item = &'a Rule>,
+        subject: &Subject,
+    ) -> Option<(usize, RuleAction)> {
         let mut found = None;
-        for (place, (rule, count)) in rules.iter().zip(&mut self.0).enumerate() {
+        for (place, (rule, count)) in rules.into_iter().zip(&mut self.0).enumerate() {
             if !rule.is_about(subject) {
                 continue;
             }
