@@ -239,11 +239,17 @@ pub(crate) fn wants_one_processor(messages: &[String]) -> bool {
 
 /// What this machine lacks, by the messages of a kernel that did not start.
 pub(crate) fn lacks(messages: &[String]) -> Option<&'static str> {
+    // A check that succeeds ends in "OK".
+    let failed = |check| {
+        messages
+            .iter()
+            .any(|line| line.contains(check) && !line.ends_with("OK"))
+    };
     if wants_one_processor(messages) {
         Some("this machine permits no seccomp filters, without which a guest has one processor: --cpus 1")
-    } else if has(messages, "check_ptrace") || has(messages, "Checking that ptrace") {
+    } else if failed("Checking that ptrace") || has(messages, "check_ptrace") {
         Some("this machine permits neither seccomp filters nor ptrace, one of which riwarp-run needs")
-    } else if has(messages, "PROT_EXEC") {
+    } else if failed("Checking PROT_EXEC") {
         Some("this machine permits neither a memfd nor a file in /dev/shm to be executed")
     } else {
         None
@@ -260,5 +266,39 @@ pub(crate) fn describe(status: ExitStatus) -> String {
         (_, Some(9)) => "was killed, as when memory is short".into(),
         (_, Some(signal)) => format!("ended by signal {signal}"),
         (code, _) => format!("ended with status {}", code.unwrap_or_default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_check_that_failed_is_what_a_machine_lacks() {
+        let lacks = |lines: &[&str]| {
+            lacks(
+                &lines
+                    .iter()
+                    .map(|line| line.to_string())
+                    .collect::<Vec<_>>(),
+            )
+        };
+        let memory = "Checking PROT_EXEC mmap in /dev/shm...";
+        let ptrace = "Checking that ptrace can change system call numbers...";
+        let ok = |check: &str| format!("{check}OK");
+        assert_eq!(lacks(&[]), None);
+        assert_eq!(lacks(&[&ok(memory), &ok(ptrace), "Out of memory"]), None);
+        assert!(lacks(&[&format!("{memory}Operation not permitted")])
+            .unwrap()
+            .contains("memfd"));
+        assert!(lacks(&[
+            &ok(memory),
+            &format!("{ptrace}ptrace: Operation not permitted")
+        ])
+        .unwrap()
+        .contains("neither seccomp"));
+        assert!(lacks(&["SMP is not supported with PTRACE userspace."])
+            .unwrap()
+            .contains("--cpus 1"));
     }
 }
