@@ -21,8 +21,8 @@
 #                       and the one before, and prints the support matrix; hours (tests/kernels says
 #                       how to take one kernel)
 #   make deb            builds the Debian packages riwarp-dkms and riwarp-utils into deb/
-#   make deb-run        builds the package riwarp-run, which runs a command with RDMA devices without
-#                       privileges (docs/ci.md); run/build makes it as a directory
+#   make deb-run        builds the package riwarp-run, which runs a command with RDMA devices
+#                       without privileges (docs/ci.md); run/build makes it as a directory
 #   make test-package   installs, upgrades and purges these packages in a fresh Debian with the
 #                       kernels of its backports, and boots it in QEMU: up to an hour (tests/package)
 #   make test-stacks    runs other people's programs (libfabric, MPI, UCX, ...) in a guest root with

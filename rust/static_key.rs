@@ -37,8 +37,8 @@ impl StaticKeyHold {
 
 impl Drop for StaticKeyHold {
     fn drop(&mut self) {
-        // SAFETY: `static_branch_dec()` requires an earlier increment, which `turn_on` made, and a context
-        // that may sleep, which its documentation asks for.
+        // SAFETY: `static_branch_dec()` requires an earlier increment, which `turn_on` made, and a
+        // context that may sleep, which its documentation asks for.
         unsafe { riwarp_helper_static_key_dec() };
     }
 }

@@ -2,8 +2,8 @@
 
 //! The guest's root: that of the machine, under a layer in memory.
 
-use crate::{address, address6, During, Failure};
-use riwarp_run::Job;
+use crate::{address, address6, During};
+use riwarp_run::{Failure, Job};
 use rustix::fs::Mode;
 use rustix::mount::{mount_bind, mount_move, MountFlags};
 use std::ffi::{CString, OsStr};
@@ -122,7 +122,8 @@ pub(crate) fn enter(job: &Job) -> Result<(), Failure> {
     std::env::set_current_dir("/").during("enter the root")
 }
 
-/// The names of the hosts: those of the machine's file are of hosts that nobody can reach from here.
+/// The names of the hosts. Those of the machine's file are of hosts that cannot be reached from
+/// here.
 fn hosts(job: &Job) -> String {
     let mut text = String::from("127.0.0.1 localhost\n::1 localhost ip6-localhost\n");
     for host in 1..=job.hosts as u8 {

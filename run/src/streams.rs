@@ -19,6 +19,7 @@ pub const TO_GUEST: u32 = 2 << 10;
 
 /// The same for what the guest sends.
 pub const FROM_GUEST: u32 = 128 << 10;
+
 /// What a lock protects is whole between any two statements here.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -172,7 +173,8 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// No streams yet, over this line; `windows` are of what this end sends and of what it receives.
+    /// No streams yet, over this line. `windows` are of what this end sends and of what it
+    /// receives.
     pub fn new(line: Line, windows: (u32, u32)) -> Self {
         Self {
             line,

@@ -26,8 +26,8 @@ extern "C" {
     fn riwarp_helper_is_trusted() -> bool;
 }
 
-/// Returns whether the caller may administer the network of the host (`CAP_NET_ADMIN` in the initial
-/// user namespace); a refusal is audited. For settings that need more than the file's mode.
+/// Returns whether the caller may administer the network of the host (`CAP_NET_ADMIN` in the
+/// initial user namespace); a refusal is audited. For settings that need more than the file's mode.
 pub fn caller_is_admin() -> bool {
     // SAFETY: The helper has no requirements on the thread.
     unsafe { riwarp_helper_is_trusted() }

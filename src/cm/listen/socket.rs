@@ -423,8 +423,8 @@ impl ListenParams {
 
     /// Opens a listener's socket, or adds the listener to a shared one. On the wildcard address and
     /// on a loopback address, returns [`None`] for a foreign listener, for any once the interface
-    /// has left its namespace, and for one of unknown origin if TCP refuses the port: an error would
-    /// hide the new device from `rdma_cm`.
+    /// has left its namespace, and for one of unknown origin if TCP refuses the port: an error
+    /// would hide the new device from `rdma_cm`.
     ///
     /// # Errors
     ///
