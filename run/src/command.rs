@@ -3,8 +3,7 @@
 //! The process that becomes the command: it takes over what the caller of riwarp-run has, and
 //! executes the command.
 
-use crate::Failure;
-use riwarp_run::{status, Job, RESOURCES};
+use riwarp_run::{status, Failure, Job, RESOURCES};
 use rustix::fs::Mode;
 use rustix::process::{self, Gid, Resource, Rlimit, Uid};
 use rustix::thread;
@@ -12,7 +11,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 
 /// The first argument of this process.
 pub(crate) const ARGUMENT: &str = "--command";
@@ -155,6 +154,5 @@ fn prepare(mut arguments: impl Iterator<Item = OsString>) -> Result<Command, Fai
     thread::set_thread_res_uid(user, user, user)?;
     std::env::set_current_dir(directory)
         .map_err(|error| Failure(format!("{}: {error}", directory.display())))?;
-    command.stdin(Stdio::inherit());
     Ok(command)
 }

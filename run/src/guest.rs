@@ -3,7 +3,8 @@
 //! The guest's kernel: a process that ends with this one.
 
 use crate::options::Options;
-use crate::{memory, wires, Failure};
+use crate::{memory, wires};
+use riwarp_run::Failure;
 use rustix::process::{self, Resource, Rlimit, Signal};
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};

@@ -10,7 +10,7 @@ mod root;
 
 use netlink::Netlink;
 use riwarp_run::streams::{Line, Streams, FROM_GUEST, TO_GUEST};
-use riwarp_run::{status, Frame, Job, Stream};
+use riwarp_run::{link_address, status, Failure, Frame, Job, Stream};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{self, Gid, Pid, Signal, Uid, WaitOptions, WaitStatus};
@@ -23,27 +23,6 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 use std::process::{ExitCode, Stdio};
 use std::thread::{self, JoinHandle};
-
-/// Why the job cannot be run.
-pub(crate) struct Failure(String);
-
-impl From<&str> for Failure {
-    fn from(why: &str) -> Self {
-        Self(why.into())
-    }
-}
-
-impl From<String> for Failure {
-    fn from(why: String) -> Self {
-        Self(why)
-    }
-}
-
-impl From<Errno> for Failure {
-    fn from(error: Errno) -> Self {
-        Self(io::Error::from(error).to_string())
-    }
-}
 
 /// What was tried, for an error.
 trait During<T> {
@@ -209,12 +188,6 @@ fn add_rules(rules: &[u8]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The link address of interface eth`number` of a host, which riwarp-run gives to a kernel that has
-/// networks.
-fn link_address(number: u8, host: u8) -> [u8; 6] {
-    [0x02, 0x77, 0, 0, number, host]
-}
-
 /// The address of interface eth`number` of a host.
 pub(crate) fn address(number: u8, host: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, number, host)
@@ -238,7 +211,6 @@ struct Ends {
 impl Ends {
     fn new(job: &Job, streams: &mut Streams) -> io::Result<Self> {
         let mut sources = Vec::new();
-        let pair = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
         let mut terminal = None;
         if job.terminal.contains(&true) {
             let (master, slave) = open_terminal(job)?;
@@ -250,7 +222,7 @@ impl Ends {
             if let (true, Some((_, slave))) = (job.terminal[stream as usize], &terminal) {
                 return Ok(slave.try_clone()?.into());
             }
-            let (read, write) = pair()?;
+            let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
             if stream == Stream::Input {
                 streams.write_to(stream, write.into());
                 return Ok(read.into());

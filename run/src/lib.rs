@@ -7,10 +7,12 @@
 //! whom, over which directories and devices. [`streams`] copies the standard streams of the
 //! command, in units for which the other end has room.
 
+mod failure;
 mod frame;
 mod job;
 pub mod streams;
 
+pub use failure::Failure;
 pub use frame::{Frame, Stream, MAX_PAYLOAD};
 pub use job::{Job, LinkType, RESOURCES};
 
@@ -28,4 +30,10 @@ pub mod status {
     pub const NOT_FOUND: u8 = 127;
     /// A signal ended the command: its number is added.
     pub const SIGNAL: u8 = 128;
+}
+
+/// The link address of interface eth`number` of a host: riwarp-run gives it to the kernel of a
+/// guest that has networks, and each guest knows those of the others.
+pub fn link_address(number: u8, host: u8) -> [u8; 6] {
+    [0x02, 0x77, 0, 0, number, host]
 }

@@ -13,13 +13,14 @@ use guest::{Guest, Kernel};
 use iwarp::inject::{Rule, MAX_RULES};
 use options::{Options, Request};
 use riwarp_run::streams::{Line, Streams, FROM_GUEST, TO_GUEST};
-use riwarp_run::{status, Frame, Job, Stream, RESOURCES};
+use riwarp_run::{status, Failure, Frame, Job, Stream, RESOURCES};
 use rustix::fs::Mode;
 use rustix::process;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
 use signal_hook::iterator::Signals;
 use std::fs::File;
 use std::io::{self, BufReader, Write};
+use std::iter;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
@@ -30,21 +31,6 @@ use std::thread;
 use std::time::Duration;
 use terminal::Terminal;
 use wires::Wires;
-
-/// Why there is no exit status of the command.
-pub(crate) struct Failure(String);
-
-impl From<String> for Failure {
-    fn from(why: String) -> Self {
-        Self(why)
-    }
-}
-
-impl From<&str> for Failure {
-    fn from(why: &str) -> Self {
-        Self(why.into())
-    }
-}
 
 /// For a guest to start.
 const START: Duration = Duration::from_secs(60);
@@ -83,7 +69,8 @@ fn say(what: &str) {
     let _ = writeln!(io::stderr(), "riwarp-run: {what}");
 }
 
-fn job(options: &Options, processors: u32, host: u32, terminal: &Terminal) -> Result<Job, Failure> {
+/// The job of the first host; that of another one differs by its number alone.
+fn job(options: &Options, processors: u32, terminal: &Terminal) -> Result<Job, Failure> {
     let absolute = |path: &Path| match path.canonicalize() {
         Ok(path) if path.is_dir() => Ok(path.into_os_string().into_vec()),
         Ok(path) => Err(format!("{}: not a directory", path.display())),
@@ -123,7 +110,7 @@ fn job(options: &Options, processors: u32, host: u32, terminal: &Terminal) -> Re
             .into(),
         terminal: terminal.standard(),
         window: terminal.window(),
-        host,
+        host: 1,
         hosts: options.hosts,
         processors: cpuinfo(processors),
         rules: options
@@ -293,7 +280,7 @@ impl Run {
         job: &Job,
         from: UnixStream,
         streams: &mut Streams,
-        started: impl Fn(&mut Streams) -> Result<(), Failure>,
+        mut started: impl FnMut(&mut Streams) -> Result<(), Failure>,
     ) -> Result<Option<Frame>, Failure> {
         let broken = |error: io::Error| match error.kind() {
             io::ErrorKind::InvalidData => {
@@ -342,8 +329,8 @@ fn gone(error: io::Error) -> io::Result<Option<Frame>> {
 }
 
 fn run(options: &Options) -> Result<u8, Failure> {
-    // A program that polls a completion queue waits for one that does not run, for a tick at a time,
-    // if both have one processor.
+    // A program that polls a completion queue waits for one that does not run, for a tick at a
+    // time, if both have one processor.
     let most = thread::available_parallelism().map_or(1, |number| number.get().min(2) as u32);
     let mut ends = run_hosts(options, options.processors.unwrap_or(most))?;
     if options.processors.is_none()
@@ -366,8 +353,23 @@ fn run(options: &Options) -> Result<u8, Failure> {
 fn run_hosts(options: &Options, processors: u32) -> Result<Vec<End>, Failure> {
     let mut wires = Wires::new(options.hosts, options.devices)?;
     let gate = Gate::new(options.hosts);
+    // Several hosts cannot share a terminal.
+    let terminal = if options.hosts == 1 {
+        Terminal::new()
+    } else {
+        Terminal::none()
+    };
+    let job = job(options, processors, &terminal)?;
+    let terminals = iter::once(terminal).chain(iter::repeat_with(Terminal::none));
     let hosts = (1..=options.hosts)
-        .map(|host| Host::start(options, processors, host, &mut wires, &gate))
+        .zip(terminals)
+        .map(|(host, terminal)| {
+            let job = Job {
+                host,
+                ..job.clone()
+            };
+            Host::start(options, processors, job, terminal, &mut wires, &gate)
+        })
         .collect::<Result<Vec<_>, _>>()?;
     thread::scope(|scope| {
         let running: Vec<_> = hosts
@@ -393,26 +395,26 @@ struct Host {
 }
 
 impl Host {
-    /// Starts the guest of a host. The first one has the caller's terminal and input.
+    /// Starts the guest of a host.
     fn start(
         options: &Options,
         processors: u32,
-        host: u32,
+        job: Job,
+        terminal: Terminal,
         wires: &mut Wires,
         gate: &Arc<Gate>,
     ) -> Result<Self, Failure> {
         let socket = |error: io::Error| Failure(format!("socket: {error}"));
-        // Several hosts cannot share a terminal.
-        let terminal = if options.hosts == 1 {
-            Terminal::new()
-        } else {
-            Terminal::none()
-        };
-        let job = job(options, processors, host, &terminal)?;
         let (from, theirs) = UnixStream::pair().map_err(socket)?;
         // Before the guest starts: none of them may end this process and leave the terminal raw.
         let signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH]).map_err(socket)?;
-        let guest = Guest::start(options, processors, host, theirs, &wires.take(host)?)?;
+        let guest = Guest::start(
+            options,
+            processors,
+            job.host,
+            theirs,
+            &wires.take(job.host)?,
+        )?;
         let run = Run {
             gate: gate.clone(),
             line: Line::new(File::from(OwnedFd::from(from.try_clone().map_err(socket)?))),
@@ -436,7 +438,7 @@ impl Host {
             run,
             guest,
             job,
-            terminal,
+            mut terminal,
             from,
         } = self;
         let mut streams = Streams::new(run.line.clone(), (TO_GUEST, FROM_GUEST));
@@ -444,7 +446,7 @@ impl Host {
             if let Some(timeout) = options.timeout {
                 run.clone().end_after(timeout);
             }
-            connect(streams, &terminal, job.host)
+            connect(streams, &mut terminal, job.host)
         });
         run.gate.give_up();
         // What the guest has sent comes before what is said about it.
@@ -545,15 +547,15 @@ fn is_report(taint: u64) -> bool {
 }
 
 /// Joins the command's streams to this process's.
-fn connect(streams: &mut Streams, terminal: &Terminal, host: u32) -> Result<(), Failure> {
+fn connect(streams: &mut Streams, terminal: &mut Terminal, host: u32) -> Result<(), Failure> {
     let copy = |file: &dyn AsFd| {
         let copy = file.as_fd().try_clone_to_owned();
         copy.map(File::from)
             .map_err(|error| Failure(format!("a standard stream: {error}")))
     };
     let [input, output, error] = terminal.standard();
+    terminal.make_raw();
     if let Some(file) = terminal.file() {
-        terminal.make_raw();
         streams.write_to(Stream::Terminal, copy(&file)?);
         if input {
             drop(streams.read_from(Stream::Terminal, copy(&file)?));

@@ -5,14 +5,13 @@
 use rustix::stdio;
 use rustix::termios::{self, OptionalActions, Termios};
 use std::os::fd::OwnedFd;
-use std::sync::Mutex;
 
 /// The terminal; drop restores its mode.
 pub(crate) struct Terminal {
     standard: [bool; 3],
     file: Option<OwnedFd>,
     /// The mode as it was, once it has been changed.
-    before: Mutex<Option<Termios>>,
+    before: Option<Termios>,
 }
 
 fn window_of(file: &OwnedFd) -> (u16, u16) {
@@ -29,7 +28,7 @@ impl Terminal {
         Self {
             standard,
             file,
-            before: Mutex::new(None),
+            before: None,
         }
     }
 
@@ -38,7 +37,7 @@ impl Terminal {
         Self {
             standard: [false; 3],
             file: None,
-            before: Mutex::new(None),
+            before: None,
         }
     }
 
@@ -64,7 +63,7 @@ impl Terminal {
 
     /// Leaves everything that a key does to the guest's terminal. Without input the keys stay with
     /// the caller's.
-    pub(crate) fn make_raw(&self) {
+    pub(crate) fn make_raw(&mut self) {
         let Some(file) = self.file.as_ref().filter(|_| self.standard[0]) else {
             return;
         };
@@ -72,10 +71,7 @@ impl Terminal {
             let mut raw = mode.clone();
             raw.make_raw();
             if termios::tcsetattr(file, OptionalActions::Drain, &raw).is_ok() {
-                *self
-                    .before
-                    .lock()
-                    .unwrap_or_else(std::sync::PoisonError::into_inner) = Some(mode);
+                self.before = Some(mode);
             }
         }
     }
@@ -83,12 +79,8 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        let before = self
-            .before
-            .get_mut()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let (Some(file), Some(mode)) = (&self.file, before.take()) {
-            let _ = termios::tcsetattr(file, OptionalActions::Drain, &mode);
+        if let (Some(file), Some(mode)) = (&self.file, &self.before) {
+            let _ = termios::tcsetattr(file, OptionalActions::Drain, mode);
         }
     }
 }

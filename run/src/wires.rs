@@ -4,7 +4,7 @@
 //! socket for each guest, with frames of Ethernet as messages, and threads that pass them on. It
 //! needs no privilege, and is for function, not for figures.
 
-use crate::Failure;
+use riwarp_run::{link_address, Failure};
 use rustix::io::{fcntl_setfd, FdFlags};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::net::{
@@ -52,7 +52,11 @@ impl Wires {
 /// The argument by which a guest's kernel takes the socket of an interface.
 pub(crate) fn argument(number: usize, host: u32, mtu: u32, end: &OwnedFd) -> String {
     let fd = end.as_raw_fd();
-    format!("vec{number}:transport=fd,fd={fd},mac=02:77:00:00:{number:02x}:{host:02x},depth=128,vec=1,mtu={mtu}")
+    // At most 16 interfaces and 8 hosts.
+    let mac = link_address(number as u8, host as u8)
+        .map(|octet| format!("{octet:02x}"))
+        .join(":");
+    format!("vec{number}:transport=fd,fd={fd},mac={mac},depth=128,vec=1,mtu={mtu}")
 }
 
 /// Adds the socket of a new network to the ends of each host.
