@@ -286,7 +286,10 @@ port_mapper_forgets() {
 	iwpmd
 	eventually 20 mapper_listens || die 'the port mapper does not listen'
 	NS_A=- NS_B=- IP4_B=10.70.0.1
-	for _ in 1 2 3; do rping_pair 4 5; done
+	# The first listener makes the kernel ask for the port mapper. The kernel remembers where the
+	# answer goes only after it has asked: the listener's priority keeps iwpmd from answering first.
+	pair 60 chrt --fifo 1 rping -s -a "$IP4_B" -p "$PORT" -C 5 -- rping -c -a "$IP4_B" -p "$PORT" -C 5
+	for _ in 1 2; do rping_pair 4 5; done
 	kill "$(pidof iwpmd)"
 	rdma link del l0
 	ip addr del 10.70.0.1/32 dev lo
