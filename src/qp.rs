@@ -93,6 +93,7 @@ use crate::{
 
 pub(crate) mod actions;
 mod idle;
+mod inject;
 mod paging;
 mod peer;
 pub(crate) mod receive;
@@ -178,6 +179,8 @@ pub(crate) struct Qp {
     paging_out_work: Work<Qp, PAGING_OUT>,
     #[pin]
     idle_work: DelayedWork<Qp, IDLE>,
+    #[pin]
+    rule_work: DelayedWork<Qp, RULE>,
     /// Memory cgroup charged for allocations on behalf of the queue pair.
     owner: Memcg,
     _reservation: Reservation,
@@ -192,6 +195,7 @@ const IDLE: u64 = 5;
 const TX_SOFTIRQ: u64 = 6;
 const TX_USER: u64 = 7;
 const RX_USER: u64 = 8;
+const RULE: u64 = 9;
 
 /// The work item of a search that looks for what was posted.
 pub(crate) const POSTED: u64 = 0;
@@ -209,6 +213,7 @@ impl_has_work! {
 impl_has_delayed_work! {
     impl HasDelayedWork<Self, PEER> for Qp { self.peer_timer }
     impl HasDelayedWork<Self, IDLE> for Qp { self.idle_work }
+    impl HasDelayedWork<Self, RULE> for Qp { self.rule_work }
 }
 
 // Helpers for the parts of a queue pair. Context: any, unless a function says otherwise.

@@ -397,6 +397,16 @@ void riwarp_helper_sk_set_memcg(struct sock *sk, struct mem_cgroup *memcg)
 #endif
 }
 
+/* As SO_MAX_PACING_RATE does it, which wants the socket's lock. */
+void riwarp_helper_sk_limit_rate(struct sock *sk, unsigned long rate);
+void riwarp_helper_sk_limit_rate(struct sock *sk, unsigned long rate)
+{
+	if (rate != ~0UL)
+		cmpxchg(&sk->sk_pacing_status, SK_PACING_NONE, SK_PACING_NEEDED);
+	WRITE_ONCE(sk->sk_max_pacing_rate, rate);
+	WRITE_ONCE(sk->sk_pacing_rate, min(READ_ONCE(sk->sk_pacing_rate), rate));
+}
+
 void riwarp_helper_sk_set_port_range(struct sock *sk, unsigned short low, unsigned short high);
 void riwarp_helper_sk_set_port_range(struct sock *sk, unsigned short low, unsigned short high)
 {

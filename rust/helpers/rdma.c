@@ -138,6 +138,12 @@ u64 riwarp_helper_rdma_user_mmap_get_offset(const struct rdma_user_mmap_entry *e
 	return rdma_user_mmap_get_offset(entry);
 }
 
+void riwarp_helper_current_comm(char *comm);
+void riwarp_helper_current_comm(char *comm)
+{
+	strscpy_pad(comm, current->comm, TASK_COMM_LEN);
+}
+
 bool riwarp_helper_is_trusted(void);
 bool riwarp_helper_is_trusted(void)
 {

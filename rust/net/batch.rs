@@ -57,6 +57,14 @@ pub enum Grow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark(u64);
 
+impl Mark {
+    /// Returns the position so many octets further on, or back.
+    pub fn moved(self, by: isize) -> Self {
+        // CAST: `i64` has the bits of `isize`. NO-OVERFLOW: As in `Chunk::end`.
+        Self(self.0.wrapping_add_signed(by as i64))
+    }
+}
+
 /// Contiguous pages.
 ///
 /// # Invariants
@@ -408,6 +416,21 @@ impl TxBatch {
             },
         );
         crc
+    }
+
+    /// Changes a bit of the octet at `mark`, if it was appended and TCP has not accepted it.
+    #[cold]
+    pub fn flip(&mut self, mark: Mark) {
+        if mark.0 < self.accepted || mark.0 >= self.appended {
+            return;
+        }
+        self.each_run(mark.0, mark.0.wrapping_add(1), |chunk, off, _| {
+            // SAFETY: By the type invariant the chunk has an octet at `off`.
+            let octet = unsafe { chunk.virt.as_ptr().add(off) };
+            // SAFETY: The octet was written when it was appended, and only the batch accesses it,
+            // since TCP has not accepted it.
+            unsafe { *octet ^= 1 };
+        });
     }
 
     /// Removes what was appended since `mark` and TCP has not accepted.

@@ -30,11 +30,13 @@ use bindings::sock_common__bindgen_ty_3__bindgen_ty_1 as Ports;
 use core::mem::size_of;
 use core::net::IpAddr;
 use core::net::Ipv4Addr;
+use core::num::NonZeroU64;
 use core::ptr;
 use core::ptr::NonNull;
 use kernel::error::to_result;
 use kernel::ffi::c_int;
 use kernel::ffi::c_uint;
+use kernel::ffi::c_ulong;
 use kernel::ffi::c_void;
 use kernel::prelude::*;
 
@@ -80,6 +82,7 @@ extern "C" {
     fn riwarp_helper_sk_port_is_local(sk: *const bindings::sock, port: u16) -> bool;
     fn riwarp_helper_sk_port_is_reserved(sk: *const bindings::sock, port: u16) -> bool;
     fn riwarp_helper_sk_port_is_privileged(sk: *const bindings::sock, port: u16) -> bool;
+    fn riwarp_helper_sk_limit_rate(sk: *mut bindings::sock, rate: c_ulong);
     fn riwarp_helper_sk_make_room(sk: *mut bindings::sock, n: usize);
     fn riwarp_helper_tcp_open_window(sk: *mut bindings::sock);
     fn riwarp_helper_sk_send_copy(
@@ -684,6 +687,15 @@ impl Socket {
     #[inline]
     pub fn emss(&self) -> u32 {
         read!(self, mss_cache)
+    }
+
+    /// Lets TCP send so many octets a second at most, or as many as it can. Context: any.
+    #[cold]
+    pub fn limit_rate(&self, rate: Option<NonZeroU64>) {
+        // CAST: 64 bits fit.
+        let rate = rate.map_or(c_ulong::MAX, |rate| rate.get() as c_ulong);
+        // SAFETY: By the type invariant the socket is valid; TCP reads the fields without its lock.
+        unsafe { riwarp_helper_sk_limit_rate(self.sk(), rate) };
     }
 
     /// Returns how many octets the peer has acknowledged so far, the FIN included. Context: any.

@@ -24,6 +24,15 @@ use kernel::sync::ArcBorrow;
 
 extern "C" {
     fn riwarp_helper_is_trusted() -> bool;
+    fn riwarp_helper_current_comm(comm: *mut [u8; 16]);
+}
+
+/// Returns the name of the current task, filled up with zeroes. Context: process.
+pub fn current_comm() -> [u8; 16] {
+    let mut comm = [0; 16];
+    // SAFETY: The helper writes `TASK_COMM_LEN` octets, which is 16.
+    unsafe { riwarp_helper_current_comm(&raw mut comm) };
+    comm
 }
 
 /// Returns whether the caller may administer the network of the host (`CAP_NET_ADMIN` in the

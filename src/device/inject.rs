@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The rules of a device by which requests fail on purpose (`iwarp::inject`), as the file `inject`
-//! in sysfs has them. docs/inject.md is for users.
+//! The rules of a device by which requests and messages fail on purpose (`iwarp::inject`), as the
+//! file `inject` in sysfs has them. docs/inject.md is for users.
 //!
-//! Transmit tasks ask for rules only while a device has any ([`kernel_ext::static_key`]). A write
-//! makes a new [`RuleSet`]; streams count from the beginning for each.
+//! Streams ask for rules only while a device has any ([`kernel_ext::static_key`]). A write makes a
+//! new [`RuleSet`]; streams count from the beginning for each, and what an earlier one holds goes
+//! on.
 //!
 //! Context: process, unless a function says otherwise.
 
@@ -12,6 +13,8 @@ use core::fmt::Write;
 use iwarp::inject::{
     Rule,
     RuleAction,
+    RuleCounts,
+    Subject,
     MAX_RULES, //
 };
 use kernel::{
@@ -47,43 +50,75 @@ use super::{
 pub(crate) struct Injector {
     /// Held while the rules are replaced, so that no other write is lost. Outside of `rules`.
     #[pin]
-    writing: Mutex<Option<StaticKeyHold>>,
+    writing: Mutex<Writing>,
     #[pin]
     rules: SpinLockBh<Option<Arc<RuleSet>>>,
 }
 
-/// Rules as they were written last, in their order. They do not change.
-pub(crate) struct RuleSet(KVec<WrittenRule>);
+/// What changes of the rules need.
+struct Writing {
+    /// As long as there are rules.
+    hold: Option<StaticKeyHold>,
+    /// The number of the rules written last.
+    number: u32,
+}
+
+/// Rules as they were written last. They do not change.
+#[pin_data]
+pub(crate) struct RuleSet {
+    /// In their order.
+    rules: KVec<WrittenRule>,
+    /// Of the rules that count for the device.
+    #[pin]
+    counts: SpinLockBh<RuleCounts>,
+    /// A number that no other rules of the device have; not 0.
+    number: u32,
+}
 
 struct WrittenRule {
     rule: Rule,
     line: CString,
-    /// How many requests it has hit.
+    /// How often it has hit.
     // ORDERING: Relaxed: a count stands for no other memory.
     hits: Atomic<u64>,
 }
 
 impl RuleSet {
-    /// Returns the rules, in their order.
-    pub(crate) fn rules(&self) -> impl Iterator<Item = &Rule> {
-        self.0.iter().map(|written| &written.rule)
+    /// Returns a number that no other rules of the device have; not 0.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
     }
 
-    /// Counts that the rule at a place has hit a request. Context: any.
-    pub(crate) fn note_hit(&self, place: usize) {
-        if let Some(written) = self.0.get(place) {
+    /// Counts a request or message. Returns the place of the rule that hits it, if one does, and
+    /// what that does. The counts are those of the stream.
+    ///
+    /// Context: any but hard interrupts.
+    pub(crate) fn ask(
+        &self,
+        counts: &mut RuleCounts,
+        subject: &Subject,
+    ) -> Option<(usize, RuleAction)> {
+        let rules = self.rules.iter().map(|written| &written.rule);
+        let (place, action) = counts.count(&mut self.counts.lock(), rules, subject)?;
+        if let Some(written) = self.rules.get(place) {
             written.hits.fetch_add(1, Relaxed);
         }
+        Some((place, action))
     }
+}
 
+/// Rules to be written.
+struct NewRules(KVec<WrittenRule>);
+
+impl NewRules {
     /// Copies the rules, with what they have hit.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    fn try_clone(&self) -> Result<Self> {
-        let mut copy = KVec::with_capacity(self.0.len(), GFP_KERNEL)?;
-        for written in &self.0 {
+    fn of(set: &RuleSet) -> Result<Self> {
+        let mut copy = KVec::with_capacity(set.rules.len(), GFP_KERNEL)?;
+        for written in &set.rules {
             let written = WrittenRule {
                 rule: written.rule,
                 line: CString::try_from(&*written.line)?,
@@ -134,7 +169,13 @@ impl Injector {
     /// Makes it without rules.
     pub(super) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            writing <- new_mutex!(None, "Injector::writing"),
+            writing <- new_mutex!(
+                Writing {
+                    hold: None,
+                    number: 0,
+                },
+                "Injector::writing"
+            ),
             rules <- new_spinlock_bh!(None, "Injector::rules"),
         })
     }
@@ -157,29 +198,40 @@ impl Injector {
         if !caller_is_admin() {
             return Err(EPERM);
         }
-        let mut hold = self.writing.lock();
+        let mut writing = self.writing.lock();
         let mut set = match self.rules() {
-            Some(old) => old.try_clone()?,
-            None => RuleSet(KVec::new()),
+            Some(old) => NewRules::of(&old)?,
+            None => NewRules(KVec::new()),
         };
         for (number, line) in (1..).zip(text.lines().map(str::trim)) {
             match line {
                 "" => {}
-                "clear" => set = RuleSet(KVec::new()),
+                "clear" => set = NewRules(KVec::new()),
                 _ => set.add(device, number, line)?,
             }
         }
-        let number = set.0.len();
-        let set = match number {
+        let len = set.0.len();
+        let number = writing.number.wrapping_add(1).max(1);
+        writing.number = number;
+        let set = match len {
             0 => None,
-            _ => Some(Arc::new(set, GFP_KERNEL)?),
+            _ => Some(Arc::pin_init(
+                pin_init!(RuleSet {
+                    rules: set.0,
+                    counts <- new_spinlock_bh!(RuleCounts::default(), "RuleSet::counts"),
+                    number,
+                }),
+                GFP_KERNEL,
+            )?),
         };
-        device.warn(fmt!("inject: {number} rules let requests fail on purpose"));
-        if set.is_some() && hold.is_none() {
-            *hold = Some(StaticKeyHold::turn_on());
+        device.warn(fmt!(
+            "inject: {len} rules let requests and messages fail on purpose"
+        ));
+        if set.is_some() && writing.hold.is_none() {
+            writing.hold = Some(StaticKeyHold::turn_on());
         }
         if set.is_none() {
-            *hold = None;
+            writing.hold = None;
         }
         let _drop_outside_lock = core::mem::replace(&mut *self.rules.lock(), set);
         Ok(())
@@ -187,17 +239,27 @@ impl Injector {
 
     /// Removes all rules, since the device goes.
     pub(crate) fn clear(&self) {
-        let mut hold = self.writing.lock();
+        let mut writing = self.writing.lock();
         let _drop_outside_lock = self.rules.lock().take();
-        *hold = None;
+        writing.hold = None;
     }
 
-    /// Writes each rule, and how many requests it has hit; nothing if there are none.
+    /// Returns the number of the rules that there are, or 0.
+    pub(crate) fn number(&self) -> u32 {
+        self.rules().map_or(0, |set| set.number())
+    }
+
+    /// Returns how many rules there are.
+    pub(crate) fn len(&self) -> usize {
+        self.rules().map_or(0, |set| set.rules.len())
+    }
+
+    /// Writes each rule, and how often it has hit; nothing if there are none.
     pub(crate) fn show(&self, out: &mut dyn Write) -> core::fmt::Result {
         let Some(set) = self.rules() else {
             return Ok(());
         };
-        for (place, written) in set.0.iter().enumerate() {
+        for (place, written) in set.rules.iter().enumerate() {
             let separator = if place == 0 { "" } else { "\n" };
             let line = written.line.to_str().unwrap_or_default();
             write!(out, "{separator}{line} hits={}", written.hits.load(Relaxed))?;

@@ -77,6 +77,8 @@ pub enum After {
     CheckIdle,
     /// Start the time limit of what is posted for a peer that has closed its half.
     LimitClosedPeer,
+    /// Look soon whether a rule still holds a request or a message.
+    LookAtRule,
 }
 
 impl Action for After {
@@ -93,11 +95,12 @@ impl Action for After {
         (Self::FetchOut, "fetch out"),
         (Self::CheckIdle, "check idle"),
         (Self::LimitClosedPeer, "limit closed peer"),
+        (Self::LookAtRule, "look at rule"),
     ];
 
     #[inline]
     fn place(self) -> u8 {
-        // CAST: twelve variants.
+        // CAST: thirteen variants.
         self as u8
     }
 }

@@ -1,27 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Rules that let requests of this end fail on purpose, so that the error paths of programs can be
-//! tested.
+//! Rules by which requests of this end, and messages of the peer, fail or are late on purpose, so
+//! that the error paths of programs can be tested.
 //!
 //! A rule is a line of words, each `NAME=VALUE` but for the flag `quiet`:
 //!
 //! ```text
-//! [qp=N] [port=N] [peer=ADDRESS] [op=send|write|read|atomic]
-//!     [nth=N | every=N | p=0.N [seed=N]] [times=N] do=ACTION
+//! [qp=N] [port=N] [peer=ADDRESS] [comm=NAME] [on=send|recv] [op=send|write|read|atomic]
+//!     [nth=N | every=N | p=0.N [seed=N]] [times=N] [scope=stream|device] do=ACTION
 //! ```
 //!
-//! where ACTION is `status=S [vendor=N] [quiet]`, `terminate=0x1LTCC`, `reset` or `fin`. The words
-//! `qp`, `port`, `peer` and `op` say which requests the rule is about; it counts these, for each
-//! stream by itself. The others say which of them it hits: `nth` one, `every` each that is a
-//! multiple of N, `p` each with this probability, and without any of them all; `times` how often at
-//! most.
+//! where ACTION is `status=S [vendor=N] [quiet]`, `terminate=0x1LTCC`, `reset`, `fin`, `silent`,
+//! `delay=T`, `rate=R`, `corrupt [kernel=yes]`, `corrupt=crc [kernel=yes]` or `no-receive`. The
+//! words of the first line say what the rule is about: requests before they are sent, or messages
+//! of the peer before they are taken; it counts these, for each stream by itself or on all of the
+//! device. `nth`, `every` and `p` say which of them it hits, and without them it hits all; `times`
+//! says how often at most.
 //!
 //! Pure, any context. docs/inject.md is for users.
 
 use crate::fault::ErrorCode;
 use core::{
     net::IpAddr,
-    num::NonZeroU32, //
+    num::{
+        NonZeroU32,
+        NonZeroU64, //
+    }, //
 };
 
 /// Most rules of a device.
@@ -29,7 +33,21 @@ pub const MAX_RULES: usize = 16;
 /// Most octets of a rule.
 pub const MAX_LINE: usize = 160;
 
-/// What a request does, as rules name it.
+/// Length of a process's name, filled up with zeroes, in octets (`TASK_COMM_LEN` of
+/// include/linux/sched.h).
+pub const COMM_LEN: usize = 16;
+
+/// Where a rule acts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Point {
+    /// A request of this end, before its message is sent.
+    #[default]
+    Send,
+    /// A message of the peer, before it is taken.
+    Receive,
+}
+
+/// What a message does, as rules name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Send, with or without Immediate Data, and Immediate Data alone.
@@ -73,10 +91,24 @@ const STATUSES: [(&str, u8, StatusEnd); 13] = [
     ("GENERAL_ERR", 21, StatusEnd::Terminate),
 ];
 
-/// What a rule does to a request that it hits.
+/// Longest delay, in milliseconds.
+const MAX_DELAY: u32 = 3_600_000;
+/// Lowest rate, in octets per second.
+const MIN_RATE: u64 = 1_000;
+
+/// Which octet of a message's first FPDU is another one than it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Corruption {
+    /// One of its payload, over which the CRC is computed.
+    Payload,
+    /// One of its CRC.
+    Crc,
+}
+
+/// What a rule does to a request or a message that it hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleAction {
-    /// The request completes with a status.
+    /// The request, or the receive that the message takes, completes with a status.
     Status {
         /// Its number (`enum ibv_wc_status`).
         status: u8,
@@ -85,12 +117,22 @@ pub enum RuleAction {
         /// How the stream ends.
         end: StatusEnd,
     },
-    /// The stream ends with this Terminate, before the request is sent.
+    /// The stream ends with this Terminate.
     Terminate(ErrorCode),
     /// The connection is reset.
     Reset,
     /// The connection is closed.
     Fin,
+    /// Nothing more is sent, or taken.
+    Silent,
+    /// It is held for so many milliseconds, and all behind it.
+    Delay(NonZeroU32),
+    /// From now on so many octets a second are sent at most.
+    Rate(NonZeroU64),
+    /// An octet is changed.
+    Corrupt(Corruption),
+    /// The message finds no receive when it arrives.
+    NoReceive,
 }
 
 /// Which of the requests that a rule is about it hits.
@@ -123,17 +165,23 @@ fn random(seed: u64, number: u32) -> u32 {
     ((mixed ^ (mixed >> 31)) >> 32) as u32
 }
 
-/// The request that rules are asked about.
+/// The request or message that rules are asked about.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject {
+    /// Which of the two it is.
+    pub point: Point,
     /// The number of its queue pair.
     pub qp: u32,
     /// The TCP ports of its stream, of this end and of the peer's.
     pub ports: (u16, u16),
     /// The peer's address.
     pub peer: IpAddr,
+    /// The name of the process that has made the queue pair; [`None`] for a kernel consumer.
+    pub comm: Option<[u8; COMM_LEN]>,
     /// What it does.
     pub operation: Operation,
+    /// Length of its payload, in octets; for a message of the peer any.
+    pub len: u32,
 }
 
 /// A rule.
@@ -142,10 +190,25 @@ pub struct Rule {
     qp: Option<u32>,
     port: Option<u16>,
     peer: Option<IpAddr>,
+    comm: Option<[u8; COMM_LEN]>,
+    point: Point,
     operation: Option<Operation>,
     when: When,
     times: u32,
+    scope: Scope,
     action: RuleAction,
+    /// It may change what a kernel consumer sends.
+    kernel: bool,
+}
+
+/// Among which requests a rule counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Scope {
+    /// Those of a stream.
+    #[default]
+    Stream,
+    /// Those of all streams of the device.
+    Device,
 }
 
 /// Why a line is no rule.
@@ -182,13 +245,17 @@ struct Words {
     qp: Option<u32>,
     port: Option<u16>,
     peer: Option<IpAddr>,
+    comm: Option<[u8; COMM_LEN]>,
+    point: Option<Point>,
     operation: Option<Operation>,
     when: Option<When>,
     seed: Option<u64>,
     times: Option<u32>,
+    scope: Option<Scope>,
     action: Option<RuleAction>,
     vendor: Option<u32>,
     quiet: Option<()>,
+    kernel: Option<()>,
 }
 
 /// Keeps the value of a word.
@@ -227,6 +294,57 @@ fn probability(text: &str) -> Option<u32> {
     u32::try_from(shifted).ok().filter(|chance| *chance != 0)
 }
 
+/// Returns a number with one of the units, each with what it stands for, between two bounds.
+fn quantity(text: &str, units: &[(&str, u64)], (least, most): (u64, u64)) -> Option<u64> {
+    let digits = text.trim_end_matches(|letter: char| !letter.is_ascii_digit());
+    let unit = text.get(digits.len()..)?;
+    let (_, factor) = units.iter().find(|(name, _)| *name == unit)?;
+    let value = digits.parse::<u64>().ok()?.checked_mul(*factor)?;
+    (least..=most).contains(&value).then_some(value)
+}
+
+/// Returns a time in milliseconds.
+fn delay(text: &str) -> Option<NonZeroU32> {
+    let millis = quantity(text, &[("ms", 1), ("s", 1_000)], (1, MAX_DELAY.into()))?;
+    NonZeroU32::new(u32::try_from(millis).ok()?)
+}
+
+/// Returns a rate in octets per second.
+fn rate(text: &str) -> Option<NonZeroU64> {
+    let units = [
+        ("", 1),
+        ("k", 1_000),
+        ("M", 1_000_000),
+        ("G", 1_000_000_000),
+    ];
+    NonZeroU64::new(quantity(text, &units, (MIN_RATE, u64::MAX))?)
+}
+
+/// Returns the name of a process.
+fn comm(text: &str) -> Option<[u8; COMM_LEN]> {
+    let mut name = [0; COMM_LEN];
+    let place = name.get_mut(..text.len())?;
+    place.copy_from_slice(text.as_bytes());
+    // The last octet is always zero.
+    (!text.is_empty() && text.len() < COMM_LEN).then_some(name)
+}
+
+fn point(text: &str) -> Option<Point> {
+    Some(match text {
+        "send" => Point::Send,
+        "recv" => Point::Receive,
+        _ => return None,
+    })
+}
+
+fn scope(text: &str) -> Option<Scope> {
+    Some(match text {
+        "stream" => Scope::Stream,
+        "device" => Scope::Device,
+        _ => return None,
+    })
+}
+
 fn operation(text: &str) -> Option<Operation> {
     Some(match text {
         "send" => Operation::Send,
@@ -241,6 +359,12 @@ fn action(text: &str) -> Option<RuleAction> {
     Some(match text.split_once('=') {
         None if text == "reset" => RuleAction::Reset,
         None if text == "fin" => RuleAction::Fin,
+        None if text == "silent" => RuleAction::Silent,
+        None if text == "no-receive" => RuleAction::NoReceive,
+        None if text == "corrupt" => RuleAction::Corrupt(Corruption::Payload),
+        Some(("corrupt", "crc")) => RuleAction::Corrupt(Corruption::Crc),
+        Some(("delay", time)) => RuleAction::Delay(delay(time)?),
+        Some(("rate", octets)) => RuleAction::Rate(rate(octets)?),
         Some(("terminate", code)) => {
             let code = number(code)?;
             // A number as in a completion's `vendor_err`.
@@ -289,12 +413,27 @@ impl Rule {
 
     fn is_about(&self, subject: &Subject) -> bool {
         let (here, there) = subject.ports;
-        self.qp.is_none_or(|qp| qp == subject.qp)
+        self.point == subject.point
+            && self.qp.is_none_or(|qp| qp == subject.qp)
             && self.port.is_none_or(|port| port == here || port == there)
             && self.peer.is_none_or(|peer| peer == subject.peer)
+            && self.comm.is_none_or(|comm| subject.comm == Some(comm))
             && self
                 .operation
                 .is_none_or(|operation| operation == subject.operation)
+            && self.may_change(subject)
+    }
+
+    /// Returns whether the rule changes no octets, or may change those of the message.
+    fn may_change(&self, subject: &Subject) -> bool {
+        let RuleAction::Corrupt(corruption) = self.action else {
+            return true;
+        };
+        let has_octet = match corruption {
+            Corruption::Payload => subject.len != 0,
+            Corruption::Crc => true,
+        };
+        has_octet && (self.kernel || subject.comm.is_some())
     }
 }
 
@@ -305,6 +444,8 @@ impl Words {
             "qp" => keep(&mut self.qp, number(value), word),
             "port" => keep(&mut self.port, value.parse().ok(), word),
             "peer" => keep(&mut self.peer, value.parse().ok(), word),
+            "comm" => keep(&mut self.comm, comm(value), word),
+            "on" => keep(&mut self.point, point(value), word),
             "op" => keep(&mut self.operation, operation(value), word),
             "nth" => keep(
                 &mut self.when,
@@ -318,15 +459,19 @@ impl Words {
             }
             "seed" => keep(&mut self.seed, value.parse().ok(), word),
             "times" => keep(&mut self.times, positive(value).map(NonZeroU32::get), word),
+            "scope" => keep(&mut self.scope, scope(value), word),
             "do" => keep(&mut self.action, action(value), word),
             "vendor" => keep(&mut self.vendor, number(value), word),
             "quiet" if word == name => keep(&mut self.quiet, Some(()), word),
+            "kernel" => keep(&mut self.kernel, (value == "yes").then_some(()), word),
             _ => Err(Mistake::Unknown(word)),
         }
     }
 
     fn rule(self) -> Result<Rule, Mistake<'static>> {
         let mut action = self.action.ok_or(Mistake::NoAction)?;
+        let point = self.point.unwrap_or_default();
+        let mut operation = self.operation;
         match &mut action {
             RuleAction::Status { vendor, end, .. } => {
                 *vendor = self.vendor.unwrap_or(0);
@@ -334,14 +479,38 @@ impl Words {
                     *end = StatusEnd::Nothing;
                 }
             }
-            RuleAction::Terminate(_) | RuleAction::Reset | RuleAction::Fin => {
-                if self.vendor.is_some() {
-                    return Err(Mistake::Conflict("vendor"));
-                }
-                if self.quiet.is_some() {
-                    return Err(Mistake::Conflict("quiet"));
+            _ if self.vendor.is_some() => return Err(Mistake::Conflict("vendor")),
+            _ if self.quiet.is_some() => return Err(Mistake::Conflict("quiet")),
+            _ => {}
+        }
+        match (action, point) {
+            // The end of the stream is that of a receive that cannot be used.
+            (RuleAction::Status { .. }, Point::Receive) if self.quiet.is_some() => {
+                return Err(Mistake::Conflict("quiet"))
+            }
+            // Nothing else takes a receive.
+            (RuleAction::Status { .. } | RuleAction::NoReceive, Point::Receive) => {
+                if operation
+                    .replace(Operation::Send)
+                    .is_some_and(|op| op != Operation::Send)
+                {
+                    return Err(Mistake::Conflict("op"));
                 }
             }
+            (RuleAction::NoReceive, Point::Send)
+            | (RuleAction::Rate(_) | RuleAction::Corrupt(_), Point::Receive) => {
+                return Err(Mistake::Conflict("on"))
+            }
+            // They have no payload.
+            (RuleAction::Corrupt(Corruption::Payload), Point::Send)
+                if matches!(operation, Some(Operation::Read | Operation::Atomic)) =>
+            {
+                return Err(Mistake::Conflict("op"))
+            }
+            _ => {}
+        }
+        if self.kernel.is_some() && !matches!(action, RuleAction::Corrupt(_)) {
+            return Err(Mistake::Conflict("kernel"));
         }
         let when = match (self.when, self.seed) {
             (Some(When::Chance(chance, _)), seed) => When::Chance(chance, seed.unwrap_or(0)),
@@ -352,39 +521,49 @@ impl Words {
             qp: self.qp,
             port: self.port,
             peer: self.peer,
-            operation: self.operation,
+            comm: self.comm,
+            point,
+            operation,
             when,
             times: self.times.unwrap_or(u32::MAX),
+            scope: self.scope.unwrap_or_default(),
             action,
+            kernel: self.kernel.is_some(),
         })
     }
 }
 
-/// What a stream has counted for each rule.
+/// What a stream, or a device, has counted for each rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleCounts([RuleCount; MAX_RULES]);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct RuleCount {
-    /// Requests that the rule is about.
+    /// What the rule is about.
     seen: u32,
-    /// Those that it has hit.
+    /// What it has hit of that.
     hit: u32,
 }
 
 impl RuleCounts {
-    /// Counts a request for each rule that is about it. Returns the place of the first one that
-    /// hits it, and what that does.
+    /// Counts a request or message for each rule that is about it, here or in the counts of the
+    /// device. Returns the place of the first one that hits it, and what that does.
     pub fn count<'a>(
         &mut self,
+        device: &mut Self,
         rules: impl IntoIterator<Item = &'a Rule>,
         subject: &Subject,
     ) -> Option<(usize, RuleAction)> {
         let mut found = None;
-        for (place, (rule, count)) in rules.into_iter().zip(&mut self.0).enumerate() {
+        let counts = self.0.iter_mut().zip(&mut device.0);
+        for (place, (rule, (stream, device))) in rules.into_iter().zip(counts).enumerate() {
             if !rule.is_about(subject) {
                 continue;
             }
+            let count = match rule.scope {
+                Scope::Stream => stream,
+                Scope::Device => device,
+            };
             count.seen = count.seen.saturating_add(1);
             if found.is_none() && count.hit < rule.times && rule.when.hits(count.seen) {
                 count.hit = count.hit.saturating_add(1);

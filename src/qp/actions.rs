@@ -56,6 +56,7 @@ impl Qp {
                 After::FetchOut => self.enqueue_paging_out(),
                 After::CheckIdle => self.schedule_idle_check(),
                 After::LimitClosedPeer => self.time_out_closed_peer(),
+                After::LookAtRule => self.look_at_rule(),
             }
         }
     }

@@ -47,6 +47,8 @@ pub(crate) enum RxWaits {
     Memory,
     /// Its receive.
     Receive,
+    /// That no rule holds it any more.
+    Rule,
 }
 
 /// How long a message waits at least for its receive once the peer has closed its half, in
@@ -90,6 +92,8 @@ impl Qp {
         };
         if waited {
             self.shared.waiter.leave();
+        }
+        if waited || stream.is_held() {
             if let Some(conn) = self.shared.conn() {
                 // It may wait for what the stream has left.
                 self.processed(&conn);
@@ -203,6 +207,7 @@ impl Qp {
         match &self.rx.lock().stream {
             Some(stream) if stream.is_paging_in() => RxWaits::Memory,
             Some(stream) if stream.awaits_receive() => RxWaits::Receive,
+            Some(stream) if stream.is_held() => RxWaits::Rule,
             Some(_) | None => RxWaits::Nothing,
         }
     }

@@ -97,6 +97,7 @@ impl Qp {
             RxWaits::Nothing => "-",
             RxWaits::Memory => "memory",
             RxWaits::Receive => "receive",
+            RxWaits::Rule => "rule",
         };
         out.write_fmt(fmt!(
             " tx_waits={} rx_waits={rx_waits}",
@@ -120,6 +121,10 @@ impl Qp {
                 info.acked,
                 info.received
             ))?;
+        }
+        match self.shared.device.injector.len() {
+            0 => {}
+            rules => out.write_fmt(fmt!(" rules={rules}"))?,
         }
         match self.shared.ending() {
             Some(end) => out.write_fmt(fmt!(" end=\"{}: {end}\"", end.kind())),

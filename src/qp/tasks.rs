@@ -102,15 +102,7 @@ impl WorkItem<RX> for Qp {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        if let Some(conn) = this.shared.conn() {
-            let waited = this.rx_waits() == RxWaits::Receive;
-            conn.socket()
-                .with_inbound(|inbound| BhOff::run(|off| this.more_from(&conn, inbound, off)));
-            if waited {
-                // The end of the stream may be queued behind octets that were not consumed.
-                this.processed(&conn);
-            }
-        }
+        this.receive_more();
     }
 }
 
@@ -139,6 +131,25 @@ impl Qp {
     pub(crate) fn kick(self: &Arc<Self>) {
         if !self.tx.rearm() {
             self.enqueue_tx();
+        }
+    }
+
+    /// Goes on receiving.
+    ///
+    /// Context: process.
+    pub(super) fn receive_more(self: &Arc<Self>) {
+        let Some(conn) = self.shared.conn() else {
+            return;
+        };
+        let waited = match self.rx_waits() {
+            RxWaits::Receive | RxWaits::Rule => true,
+            RxWaits::Nothing | RxWaits::Memory => false,
+        };
+        conn.socket()
+            .with_inbound(|inbound| BhOff::run(|off| self.more_from(&conn, inbound, off)));
+        if waited {
+            // The end of the stream may be queued behind octets that were not consumed.
+            self.processed(&conn);
         }
     }
 

@@ -43,6 +43,7 @@ use kernel_ext::{
     new_spinlock_bh,
     rdma::{
         object::QpLink,
+        settings::current_comm,
         types::{
             QpAttr,
             QpAttrMask,
@@ -150,6 +151,7 @@ impl Qp {
                         pd: parts.pd,
                         recv_cq: parts.recv_cq,
                         receives: parts.receives,
+                        comm: current_comm(),
                         lifecycle: LifecycleWord::new(qps.device().kind.new_queue_pair()),
                         serial: qps.next_serial(),
                         rights: Atomic::new(Access::ALL.bits().into()),
@@ -160,6 +162,7 @@ impl Qp {
                             terminate: None,
                             negotiated: None,
                         }),
+                        paced_by: Atomic::new(0),
                         read_wait: Atomic::new(0),
                         idle_check: Atomic::new(false),
                         _sender: NextCacheLine,
@@ -198,6 +201,7 @@ impl Qp {
                     paging_in_work <- new_work!("Qp::paging_in_work"),
                     paging_out_work <- new_work!("Qp::paging_out_work"),
                     idle_work <- new_delayed_work!("Qp::idle_work"),
+                    rule_work <- new_delayed_work!("Qp::rule_work"),
                     owner: pays,
                     _reservation: parts.reservation,
                 }),
@@ -421,6 +425,7 @@ impl Qp {
     pub(crate) fn finish_destroy(self: &Arc<Self>) {
         self.transmit_until_idle(|| ());
         self.end_idle_check();
+        self.end_look();
         self.shared.each_cq(|cq| cq.forget(self.shared.link.id()));
         self.qps.remove(self.shared.number);
     }

@@ -4,6 +4,7 @@
 
 use iwarp::{
     fault::Fault,
+    inject::COMM_LEN,
     mpa::{
         start::Revision,
         Crc,
@@ -165,6 +166,8 @@ pub(crate) struct QpShared {
     pub(crate) number: u32,
     /// Its consumer is a process.
     pub(crate) user: bool,
+    /// The name of that process when it made the queue pair.
+    pub(crate) comm: [u8; COMM_LEN],
     pub(crate) link: QpLink,
     pub(crate) device: Arc<Device>,
     pub(crate) pd: Arc<Pd>,
@@ -187,6 +190,9 @@ pub(crate) struct QpShared {
     pub(crate) ending: Atomic<u32>,
     #[pin]
     pub(crate) inner: SpinLockIrq<QpInner>,
+    /// The number of the rules by which the stream sends slowly, or 0.
+    // ORDERING: Relaxed: stands for no other memory.
+    pub(crate) paced_by: Atomic<u32>,
     /// What a request waited for the last time that it waited for Reads: a [`ReadWait`].
     // ORDERING: Relaxed: only for reports.
     pub(crate) read_wait: Atomic<u32>,

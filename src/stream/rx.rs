@@ -48,6 +48,7 @@ use kernel::{
 };
 use kernel_ext::{
     net::Inbound,
+    static_key,
     sync::BhOff,
     warn_on_once, //
 };
@@ -88,6 +89,12 @@ use super::{
         StreamConnection,
         StreamParams, //
     },
+    inject::{
+        Injection,
+        ReceiveRule,
+        RuleQuery,
+        Ruling, //
+    },
     owner::QpShared, //
 };
 
@@ -111,6 +118,8 @@ pub(crate) struct RxStream {
     /// The receive work request dequeued last.
     incoming: Incoming,
     cache: RegionCache,
+    /// If the device has rules.
+    injection: Option<Injection>,
 }
 
 /// One round of the receiver: its inputs, what it has received, and what has to happen once the
@@ -148,6 +157,7 @@ impl RxStream {
             crc: params.crc,
             incoming: Incoming::default(),
             cache: RegionCache::default(),
+            injection: None,
         };
         Ok(KBox::new(stream, GFP_KERNEL_ACCOUNT)?)
     }
@@ -175,6 +185,11 @@ impl RxStream {
     /// Returns whether an FPDU waits for its receive.
     pub(crate) fn awaits_receive(&self) -> bool {
         self.receiver.awaits_receive()
+    }
+
+    /// Returns whether a rule has held an FPDU when it was looked at last.
+    pub(crate) fn is_held(&self) -> bool {
+        self.injection.as_ref().is_some_and(Injection::holds)
     }
 }
 
@@ -215,6 +230,7 @@ impl RxStream {
             receiver: &mut self.receiver,
             conn: &self.conn,
             crc: self.crc,
+            injection: &mut self.injection,
             done: &mut round.done,
             to: RxDelivery {
                 qp: round.qp,
@@ -265,6 +281,7 @@ struct Receiving<'s, 'b> {
     receiver: &'s mut StreamReceiver<Slice>,
     conn: &'s StreamConnection,
     crc: Crc,
+    injection: &'s mut Option<Injection>,
     done: &'s mut Round,
     to: RxDelivery<'s, 'b>,
 }
@@ -348,17 +365,55 @@ impl<'s, 'b> Receiving<'s, 'b> {
         let mut front = [0; FRONT_MAX];
         let fpdu = Fpdu::at(self.to.inbound, pos, &mut front)?;
         let header = front.get(mpa::LENGTH_LEN..)?;
-        self.to.qp.trace_fpdu_in(header, fpdu.ulpdu_len);
         let arrived = ArrivedFpdu {
             header,
             ulpdu_len: fpdu.ulpdu_len,
             framing: fpdu.check(self.to.inbound, self.crc),
         };
+        if static_key::is_on() && !self.passes(&arrived) {
+            return None;
+        }
+        self.to.qp.trace_fpdu_in(header, fpdu.ulpdu_len);
         self.to.pos = pos;
         match self.receiver.handle_fpdu(&mut self.to, self.done, &arrived) {
             FpduEnd::Done => Some(fpdu.len),
             FpduEnd::Kept => None,
         }
+    }
+
+    /// Asks the rules of the device about an FPDU; returns whether it is to be handled now.
+    #[cold]
+    fn passes(&mut self, fpdu: &ArrivedFpdu<'_>) -> bool {
+        let first = fpdu
+            .framing
+            .is_ok()
+            .then(|| self.receiver.peek_first(fpdu.header, fpdu.ulpdu_len));
+        let Some(operation) = first.flatten() else {
+            return true;
+        };
+        let qp = self.to.qp;
+        let query = RuleQuery::of_message(operation);
+        let after = match Injection::ask(self.injection, qp, self.conn, &query) {
+            Ruling::Goes => return true,
+            Ruling::Held => {
+                self.done.after.insert(After::LookAtRule);
+                return false;
+            }
+            Ruling::NoReceive => {
+                self.to.incoming.rule = Some(ReceiveRule::Absent);
+                return true;
+            }
+            Ruling::Fails { status, vendor, .. } => {
+                self.to.incoming.rule = Some(ReceiveRule::Fails { status, vendor });
+                return true;
+            }
+            Ruling::Ends(end) => qp.end_on_purpose(end),
+            // What the peer sends is as it is (`iwarp::inject`).
+            Ruling::Paced | Ruling::Corrupted(_) => return true,
+        };
+        self.receiver.stop();
+        self.done.after.add(after);
+        false
     }
 
     /// Takes the message that waits, if there is a receive for it or it has waited too long.

@@ -27,6 +27,7 @@ use iwarp::{
         Set, //
     },
     fault::Fault,
+    inject::Corruption,
     lifecycle::{
         Event,
         QpPhase, //
@@ -84,7 +85,6 @@ use crate::{
 };
 
 pub(crate) mod coalescer;
-mod inject;
 mod pack;
 pub(crate) mod paging;
 mod schedule;
@@ -92,7 +92,6 @@ pub(crate) mod send;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 
-use inject::Injection;
 use paging::NotPacked;
 use send::TcpSender;
 
@@ -102,6 +101,7 @@ use super::{
         StreamParams, //
     },
     ending::terminate_number,
+    inject::Injection,
     owner::QpShared,
     trace::TerminateSender, //
 };
@@ -150,8 +150,10 @@ pub(crate) struct TxStream {
     /// What has to happen after the round.
     after: Set<After>,
     context: TxContext,
-    /// If the device has rules that let requests fail.
+    /// If the device has rules.
     injection: Option<Injection>,
+    /// What a rule does to the next FPDU.
+    corruption: Option<Corruption>,
 }
 
 /// State for turning requests into messages.
@@ -226,6 +228,7 @@ impl TxStream {
             closed: false,
             after: Set::NONE,
             injection: None,
+            corruption: None,
             context: TxContext {
                 sender: StreamSender::new(&SenderParams {
                     extensions: params.extensions,

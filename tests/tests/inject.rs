@@ -1,18 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Rules that let requests fail: what they say, and which requests they hit.
+//! Rules by which requests and messages fail: what they say, and what they hit.
 
 use iwarp::fault::ErrorCode;
 use iwarp::inject::{
-    Mistake, Operation, Rule, RuleAction, RuleCounts, StatusEnd, Subject, MAX_LINE, MAX_RULES,
+    Corruption, Mistake, Operation, Point, Rule, RuleAction, RuleCounts, StatusEnd, Subject,
+    MAX_LINE, MAX_RULES,
 };
 
 fn subject() -> Subject {
     Subject {
+        point: Point::Send,
         qp: 17,
         ports: (40000, 4420),
         peer: "10.0.0.2".parse().unwrap(),
+        comm: Some(*b"ib_write_bw\0\0\0\0\0"),
         operation: Operation::Write,
+        len: 64,
+    }
+}
+
+/// A message of the peer.
+fn arrived() -> Subject {
+    Subject {
+        point: Point::Receive,
+        operation: Operation::Send,
+        ..subject()
     }
 }
 
@@ -22,9 +35,9 @@ fn rule(line: &str) -> Rule {
 
 /// The numbers of the first requests that the rules hit, with the place of the rule.
 fn hits(rules: &[Rule], subject: &Subject, requests: u32) -> Vec<(u32, usize)> {
-    let mut counts = RuleCounts::default();
+    let [mut stream, mut device] = [RuleCounts::default(); 2];
     (1..=requests)
-        .filter_map(|number| Some((number, counts.count(rules, subject)?.0)))
+        .filter_map(|number| Some((number, stream.count(&mut device, rules, subject)?.0)))
         .collect()
 }
 
@@ -56,12 +69,19 @@ fn a_rule_is_about_what_its_words_say() {
         ("peer=10.0.0.2", true),
         ("peer=10.0.0.3", false),
         ("peer=fd00::2", false),
+        ("comm=ib_write_bw", true),
+        ("comm=ib_write_b", false),
+        ("comm=ib_write_bwx", false),
+        ("on=send", true),
+        ("on=recv", false),
         ("op=write", true),
         ("op=send", false),
         ("op=read", false),
         ("op=atomic", false),
         ("qp=17 port=4420 peer=10.0.0.2 op=write", true),
         ("qp=17 port=4420 peer=10.0.0.2 op=send", false),
+        ("qp=17 comm=ib_write_bw on=send op=write", true),
+        ("qp=18 comm=ib_write_bw on=send op=write", false),
     ] {
         assert_eq!(
             !numbers(&format!("{line} do=fin"), 1).is_empty(),
@@ -78,12 +98,69 @@ fn a_rule_is_about_what_its_words_say() {
         hits(&[rule("peer=fd00::2 op=atomic do=fin")], &v6, 1),
         [(1, 0)]
     );
+    let kernel = Subject {
+        comm: None,
+        ..subject()
+    };
+    assert_eq!(hits(&[rule("comm=ib_write_bw do=fin")], &kernel, 1), []);
+}
+
+#[test]
+fn messages_of_the_peer_are_counted_by_rules_of_their_own() {
+    let about = |line, subject: &Subject| !hits(&[rule(line)], subject, 1).is_empty();
+    assert!(about("on=recv do=fin", &arrived()));
+    assert!(!about("do=fin", &arrived()) && !about("on=recv do=fin", &subject()));
+    // What takes a receive.
+    let write = Subject {
+        operation: Operation::Write,
+        ..arrived()
+    };
+    for line in ["on=recv do=no-receive", "on=recv do=status=LOC_LEN_ERR"] {
+        assert!(about(line, &arrived()) && !about(line, &write), "{line}");
+    }
+    assert!(about("on=recv op=write do=delay=1s", &write));
+}
+
+#[test]
+fn only_a_payload_of_a_process_is_corrupted_unless_a_rule_says_so() {
+    let about = |line, subject: &Subject| !hits(&[rule(line)], subject, 1).is_empty();
+    let empty = Subject {
+        len: 0,
+        ..subject()
+    };
+    let kernel = Subject {
+        comm: None,
+        ..subject()
+    };
+    for (line, with_payload, without, of_kernel) in [
+        ("do=corrupt", true, false, false),
+        ("do=corrupt=crc", true, true, false),
+        ("do=corrupt kernel=yes", true, false, true),
+        ("do=corrupt=crc kernel=yes", true, true, true),
+        ("do=delay=1s", true, true, true),
+    ] {
+        assert_eq!(about(line, &subject()), with_payload, "{line}");
+        assert_eq!(about(line, &empty), without, "{line}");
+        assert_eq!(about(line, &kernel), of_kernel, "{line}");
+    }
+}
+
+#[test]
+fn the_scope_says_what_is_counted_together() {
+    let rules = [rule("nth=3 do=fin"), rule("nth=3 scope=device do=reset")];
+    let [mut one, mut other, mut device] = [RuleCounts::default(); 3];
+    let mut hit = |stream: &mut RuleCounts| stream.count(&mut device, &rules, &subject());
+    assert_eq!((hit(&mut one), hit(&mut other)), (None, None));
+    assert_eq!(hit(&mut other), Some((1, RuleAction::Reset)));
+    assert_eq!(hit(&mut one), None);
+    assert_eq!(hit(&mut one), Some((0, RuleAction::Fin)));
+    assert_eq!(hit(&mut other), Some((0, RuleAction::Fin)));
 }
 
 #[test]
 fn only_requests_that_it_is_about_count() {
     let rules = [rule("op=send nth=2 do=fin")];
-    let mut counts = RuleCounts::default();
+    let [mut counts, mut device] = [RuleCounts::default(); 2];
     let send = Subject {
         operation: Operation::Send,
         ..subject()
@@ -95,7 +172,7 @@ fn only_requests_that_it_is_about_count() {
         (send, true),
         (send, false),
     ] {
-        assert_eq!(counts.count(&rules, &subject).is_some(), hit);
+        assert_eq!(counts.count(&mut device, &rules, &subject).is_some(), hit);
     }
 }
 
@@ -143,6 +220,29 @@ fn actions_are_read() {
             code: 3
         })
     );
+    for (line, expected) in [
+        ("do=silent", RuleAction::Silent),
+        ("on=recv do=no-receive", RuleAction::NoReceive),
+        ("do=corrupt", RuleAction::Corrupt(Corruption::Payload)),
+        ("do=corrupt=crc", RuleAction::Corrupt(Corruption::Crc)),
+        ("do=delay=1ms", RuleAction::Delay(1.try_into().unwrap())),
+        (
+            "do=delay=3600s",
+            RuleAction::Delay(3_600_000.try_into().unwrap()),
+        ),
+        ("do=rate=1000", RuleAction::Rate(1000.try_into().unwrap())),
+        ("do=rate=20k", RuleAction::Rate(20_000.try_into().unwrap())),
+        (
+            "do=rate=3M",
+            RuleAction::Rate(3_000_000.try_into().unwrap()),
+        ),
+        (
+            "do=rate=1G",
+            RuleAction::Rate(1_000_000_000.try_into().unwrap()),
+        ),
+    ] {
+        assert_eq!(action(line), expected, "{line}");
+    }
     for (line, status, vendor, end) in [
         ("do=status=LOC_LEN_ERR", 1, 0, StatusEnd::Terminate),
         (
@@ -189,6 +289,43 @@ fn mistakes_name_the_word() {
         ("p=0.+1 do=reset", Mistake::Value("p=0.+1")),
         ("p=0.0000000001 do=reset", Mistake::Value("p=0.0000000001")),
         ("do=explode", Mistake::Value("do=explode")),
+        ("comm= do=fin", Mistake::Value("comm=")),
+        (
+            "comm=0123456789abcdef do=fin",
+            Mistake::Value("comm=0123456789abcdef"),
+        ),
+        ("on=post do=fin", Mistake::Value("on=post")),
+        ("scope=all do=fin", Mistake::Value("scope=all")),
+        ("kernel=no do=corrupt", Mistake::Value("kernel=no")),
+        ("kernel do=corrupt", Mistake::Value("kernel")),
+        ("do=corrupt=all", Mistake::Value("do=corrupt=all")),
+        ("do=delay=5", Mistake::Value("do=delay=5")),
+        ("do=delay=0ms", Mistake::Value("do=delay=0ms")),
+        ("do=delay=3601s", Mistake::Value("do=delay=3601s")),
+        ("do=delay=ms", Mistake::Value("do=delay=ms")),
+        ("do=delay=1.5s", Mistake::Value("do=delay=1.5s")),
+        ("do=rate=999", Mistake::Value("do=rate=999")),
+        ("do=rate=1K", Mistake::Value("do=rate=1K")),
+        (
+            "do=rate=99999999999G",
+            Mistake::Value("do=rate=99999999999G"),
+        ),
+        ("do=no-receive", Mistake::Conflict("on")),
+        ("on=recv do=rate=1M", Mistake::Conflict("on")),
+        ("on=recv do=corrupt", Mistake::Conflict("on")),
+        ("on=recv do=corrupt=crc", Mistake::Conflict("on")),
+        ("op=read do=corrupt", Mistake::Conflict("op")),
+        ("op=atomic do=corrupt", Mistake::Conflict("op")),
+        ("on=recv op=write do=no-receive", Mistake::Conflict("op")),
+        (
+            "on=recv op=read do=status=LOC_LEN_ERR",
+            Mistake::Conflict("op"),
+        ),
+        (
+            "on=recv quiet do=status=LOC_LEN_ERR",
+            Mistake::Conflict("quiet"),
+        ),
+        ("kernel=yes do=fin", Mistake::Conflict("kernel")),
         ("do=status=SUCCESS", Mistake::Value("do=status=SUCCESS")),
         (
             "do=status=WR_FLUSH_ERR",
@@ -220,9 +357,9 @@ fn any_text_is_a_rule_or_a_mistake() {
             return;
         };
         if let Ok(rule) = Rule::parse(text) {
-            let mut counts = RuleCounts::default();
-            for _ in 0..3 {
-                counts.count(&[rule], &subject());
+            let [mut stream, mut device] = [RuleCounts::default(); 2];
+            for subject in [subject(), arrived(), subject()] {
+                stream.count(&mut device, &[rule], &subject);
             }
         }
     });
@@ -242,6 +379,16 @@ fn any_text_is_a_rule_or_a_mistake() {
         "do=fin",
         "do=terminate=0x10000",
         "do=status=GENERAL_ERR",
+        "do=silent",
+        "do=delay=5ms",
+        "do=rate=18446744073709551615",
+        "do=rate=18446744073G",
+        "do=corrupt",
+        "do=no-receive",
+        "on=recv",
+        "comm=0123456789abcde",
+        "scope=device",
+        "kernel=yes",
         "vendor=1",
         "quiet",
         "x",
@@ -254,7 +401,8 @@ fn any_text_is_a_rule_or_a_mistake() {
             .map(|place| words[usize::from(*place) % words.len()])
             .collect();
         if let Ok(rule) = Rule::parse(&line.join(" ")) {
-            RuleCounts::default().count(&[rule], &subject());
+            let [mut stream, mut device] = [RuleCounts::default(); 2];
+            stream.count(&mut device, &[rule], &subject());
         }
     });
 }

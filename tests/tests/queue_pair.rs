@@ -182,7 +182,8 @@ impl Qp {
                 | After::FetchIn
                 | After::AwaitReceive
                 | After::FetchOut
-                | After::CheckIdle => panic!("{action:?}"),
+                | After::CheckIdle
+                | After::LookAtRule => panic!("{action:?}"),
             }
         }
     }

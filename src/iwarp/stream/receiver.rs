@@ -42,6 +42,7 @@ use crate::{
         answered_as,
         FlushRequest, //
     },
+    inject::Operation,
     lifecycle::Event,
     mpa::{
         negotiate::Rtr,
@@ -611,6 +612,38 @@ impl<S> StreamReceiver<S> {
         let mut receiver = self.receiver;
         let segment = receiver.handle_fpdu(header, ulpdu_len).ok()?;
         Some((receiver, segment))
+    }
+
+    /// Returns what the message does that the next FPDU begins; [`None`] for one that continues a
+    /// message, answers a request of this end, or belongs to the stream itself.
+    #[cold]
+    pub fn peek_first(&self, header: &[u8], ulpdu_len: u16) -> Option<Operation> {
+        if self.untouched && !self.expect_rtr.is_empty() {
+            return None;
+        }
+        match self.peek(header, ulpdu_len)? {
+            (_, Segment::Write(_)) if !self.written.open => Some(Operation::Write),
+            (_, Segment::AtomicWrite(_)) => Some(Operation::Write),
+            (_, Segment::Send(segment)) if segment.first => Some(Operation::Send),
+            (_, Segment::Immediate(_)) => Some(Operation::Send),
+            (_, Segment::ReadRequest(_) | Segment::Flush(_)) => Some(Operation::Read),
+            (_, Segment::AtomicRequest(_)) => Some(Operation::Atomic),
+            (
+                _,
+                Segment::Empty
+                | Segment::Write(_)
+                | Segment::Send(_)
+                | Segment::ReadResponse(_)
+                | Segment::AtomicResponse(_)
+                | Segment::Terminate(_),
+            ) => None,
+        }
+    }
+
+    /// Discards the rest of the stream, which this end ends.
+    #[cold]
+    pub fn stop(&mut self) {
+        self.flow = Flow::Stopped;
     }
 
     /// Looks at the next FPDU of a Write, whose CRC is not checked yet. [`None`] for any other, and

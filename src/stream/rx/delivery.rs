@@ -82,7 +82,10 @@ use crate::{
         },
         waits::ReceiveTurn, //
     },
-    stream::owner::QpShared, //
+    stream::{
+        inject::ReceiveRule,
+        owner::QpShared, //
+    }, //
 };
 
 /// What the receiver delivers an FPDU to.
@@ -318,6 +321,10 @@ impl Delivery for RxDelivery<'_, '_> {
     }
 
     fn begin_receive_wait(&mut self) {
+        // The next look for a receive is an honest one.
+        self.incoming
+            .rule
+            .take_if(|rule| *rule == ReceiveRule::Absent);
         self.qp.device.stats.rx_receive_waits.inc();
         self.qp.trace_receive_wait(true);
         self.qp.receives.queue().add_waiter();

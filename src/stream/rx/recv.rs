@@ -17,10 +17,13 @@ use iwarp::{
         Received, //
     }, //
 };
-use kernel_ext::rdma::wr::{
-    WcExtra,
-    WcOpcode,
-    WcStatus, //
+use kernel_ext::{
+    rdma::wr::{
+        WcExtra,
+        WcOpcode,
+        WcStatus, //
+    },
+    static_key, //
 };
 
 use crate::{
@@ -41,9 +44,12 @@ use crate::{
         rq::Taker,
         waits::ReceiveTurn, //
     },
-    stream::owner::{
-        QpShared,
-        Receives, //
+    stream::{
+        inject::ReceiveRule,
+        owner::{
+            QpShared,
+            Receives, //
+        }, //
     }, //
 };
 
@@ -59,6 +65,8 @@ pub(super) struct Incoming {
     pub(super) placed: usize,
     /// Whether a message that waits for its receive may go on.
     pub(super) turn: ReceiveTurn,
+    /// What a rule does to the next receive.
+    pub(super) rule: Option<ReceiveRule>,
 }
 
 impl Incoming {
@@ -81,6 +89,9 @@ impl Incoming {
         cache: &mut RegionCache,
         segment: Option<&SendSegment>,
     ) -> Result<u32, NotTaken<WcStatus>> {
+        if static_key::is_on() && self.rule == Some(ReceiveRule::Absent) {
+            return Err(NotTaken::Empty);
+        }
         let taker = self.taker();
         let taken = match &qp.receives {
             Receives::Own(queue) => queue.take(&mut self.wr, Taker::First),
@@ -89,6 +100,9 @@ impl Incoming {
         if let Err(bad) = taken.ok_or(NotTaken::Empty)? {
             self.wr.id = bad.id;
             return Err(NotTaken::Unusable(bad.status));
+        }
+        if static_key::is_on() {
+            self.obey(qp)?;
         }
         let Some(segment) = segment else {
             return Ok(0);
@@ -104,6 +118,18 @@ impl Incoming {
         };
         found.map_err(NotTaken::Unusable)?;
         Ok(u32::try_from(list.len()).unwrap_or(u32::MAX))
+    }
+
+    /// Does what a rule says to the receive taken last.
+    #[cold]
+    fn obey(&mut self, qp: &QpShared) -> Result<(), NotTaken<WcStatus>> {
+        match self.rule.take() {
+            Some(ReceiveRule::Fails { status, vendor }) => {
+                qp.tell_vendor_error(vendor);
+                Err(NotTaken::Unusable(status))
+            }
+            Some(ReceiveRule::Absent) | None => Ok(()),
+        }
     }
 
     /// Returns as whom this stream takes a receive from a shared queue.
@@ -122,7 +148,7 @@ impl Incoming {
             Receives::Own(_) => Taker::First,
             Receives::Shared(_) => self.taker(),
         };
-        qp.receives.queue().has_request(taker)
+        self.rule != Some(ReceiveRule::Absent) && qp.receives.queue().has_request(taker)
     }
 
     /// Completes the receive work request.

@@ -11,11 +11,13 @@ use core::{
 
 use iwarp::{
     fault::Fault,
+    inject::Corruption,
     mpa::{
         self,
         marker::{
             Marker,
-            MarkerClock, //
+            MarkerClock,
+            MARKER_LEN, //
         },
         Crc, //
     },
@@ -41,6 +43,7 @@ use kernel_ext::{
         Mark,
         TxBatch, //
     },
+    static_key,
     warn_on_once, //
 };
 
@@ -136,6 +139,11 @@ impl TxStream {
                 batch.rewind(mark);
                 current.segmenter.undo(plan);
                 return Err(why);
+            }
+        }
+        if static_key::is_on() {
+            if let Some(corruption) = self.corruption.take() {
+                corrupt(corruption, batch, mark, plan, &self.markers, self.crc)?;
             }
         }
         qp.packed.store(true, Relaxed);
@@ -241,6 +249,37 @@ impl TxStream {
         self.appended += middle.octets;
         self.fpdus += middle.count;
     }
+}
+
+/// Changes an octet of the FPDU packed last, which begins at `start`.
+#[cold]
+fn corrupt(
+    corruption: Corruption,
+    batch: &mut TxBatch,
+    start: Mark,
+    plan: &Plan,
+    markers: &Option<MarkerClock>,
+    crc: Crc,
+) -> Result<(), NotPacked> {
+    let end = batch.mark();
+    let back = |octets: usize| end.moved(-(octets as isize));
+    match corruption {
+        Corruption::Crc => batch.flip(back(1)),
+        Corruption::Payload => {
+            // The last one, behind which there may be Markers. NO-OVERFLOW: an FPDU is shorter than
+            // 2^17 octets. CAST: likewise.
+            let at = plan.header().len() + usize::from(plan.payload_len()) - 1;
+            let before = markers
+                .iter()
+                .flat_map(|clock| clock.markers(plan.fpdu_len()));
+            let before = before.filter(|marker| marker.at as usize <= at).count();
+            batch.flip(start.moved((at + before * MARKER_LEN) as isize));
+            batch.rewind(back(mpa::CRC_LEN));
+            // There is room for it.
+            put(batch, &trailer(batch, start, crc))?;
+        }
+    }
+    Ok(())
 }
 
 /// The FPDUs of a message before its last.

@@ -22,6 +22,7 @@ use iwarp::{
         FlushPlacement,
         FlushRequest, //
     },
+    inject::Operation,
     rdmap::{
         Marked,
         ReadRequest,
@@ -79,9 +80,16 @@ use crate::{
             Taken, //
         }, //
     },
-    stream::owner::{
-        QpShared,
-        ReadWait, //
+    stream::{
+        inject::{
+            Injection,
+            RuleQuery,
+            Ruling, //
+        },
+        owner::{
+            QpShared,
+            ReadWait, //
+        }, //
     }, //
 };
 
@@ -126,6 +134,9 @@ impl TxStream {
         }
         // MPA-9: a responder sends nothing before the initiator's first FPDU.
         if !qp.lifecycle().may_send() {
+            return Err(Pause::Drained);
+        }
+        if static_key::is_on() && self.is_silent(qp) {
             return Err(Pause::Drained);
         }
         match self.context.sender.take_turn() {
@@ -221,10 +232,10 @@ impl TxStream {
                 return Err(Pause::Drained);
             }
             Taken::Wr(slot) => {
-                qp.trace_wr_start(slot, &self.wr);
                 if static_key::is_on() && self.inject(qp, slot) {
                     return Err(Pause::Drained);
                 }
+                qp.trace_wr_start(slot, &self.wr);
                 let begun = self.begin(qp, slot);
                 self.wr.forget();
                 (slot, begun)
@@ -391,6 +402,78 @@ impl TxStream {
                 Err(WcStatus::LocalQpOperation)
             }
         }
+    }
+}
+
+/// Returns what the operation is for rules; [`None`] if the peer has no part in it.
+fn operation_of(op: &SendOp) -> Option<Operation> {
+    match op {
+        SendOp::Send(_) | SendOp::Immediate(_) => Some(Operation::Send),
+        SendOp::Write { .. } | SendOp::AtomicWrite { .. } => Some(Operation::Write),
+        SendOp::Read { .. } | SendOp::Flush(_) => Some(Operation::Read),
+        SendOp::Atomic { .. } => Some(Operation::Atomic),
+        SendOp::RegMr { .. } | SendOp::Bind(_) | SendOp::LocalInv { .. } => None,
+    }
+}
+
+// What rules of the device do.
+impl TxStream {
+    /// Returns whether nothing more is to be sent.
+    #[cold]
+    fn is_silent(&mut self, qp: &QpShared) -> bool {
+        let silent = self
+            .injection
+            .as_ref()
+            .is_some_and(|injection| injection.is_silent(qp));
+        if silent {
+            self.after.insert(After::LookAtRule);
+        }
+        silent
+    }
+
+    /// Asks about the request at `slot`, which was dequeued last. Returns whether it does not begin
+    /// now: it is held, or its stream has ended.
+    #[cold]
+    fn inject(&mut self, qp: &QpShared, slot: Slot) -> bool {
+        let Some(operation) = operation_of(&self.wr.op) else {
+            return false;
+        };
+        let query = RuleQuery::of_request(operation, &self.wr);
+        let after = match Injection::ask(&mut self.injection, qp, &self.conn, &query) {
+            Ruling::Goes => return false,
+            Ruling::Corrupted(corruption) => {
+                self.corruption = Some(corruption);
+                return false;
+            }
+            Ruling::Held => {
+                self.held = Some(slot);
+                self.after.insert(After::LookAtRule);
+                return true;
+            }
+            Ruling::Fails {
+                status,
+                vendor,
+                end,
+            } => {
+                qp.trace_wr_start(slot, &self.wr);
+                self.wr.forget();
+                qp.fail_request(slot, status, vendor, end)
+            }
+            Ruling::Ends(end) => {
+                // The flush has the request.
+                qp.trace_wr_start(slot, &self.wr);
+                self.held = Some(slot);
+                qp.end_on_purpose(end)
+            }
+            Ruling::Paced => {
+                self.after.insert(After::LookAtRule);
+                return false;
+            }
+            // A request takes no receive (`iwarp::inject`).
+            Ruling::NoReceive => return false,
+        };
+        self.after.add(after);
+        true
     }
 }
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Rules that let requests fail on purpose, as docs/inject.md has them: what the program that
- * posted the request sees, what its peer sees, and that nobody else sees anything.
+ * Rules by which requests and messages fail on purpose, as docs/inject.md has them: what the
+ * program sees, what its peer sees, and that nobody else sees anything.
  */
 
 #include "common.h"
 #include "modify.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <stdarg.h>
@@ -239,11 +240,304 @@ PAIR_CASE(each_stream_counts_by_itself, 0)
 	must(rules(""));
 }
 
+static bool post_msg(struct pair *p, uint64_t id, size_t len)
+{
+	struct ibv_sge sge = sge_of(&local, 0, len);
+	struct ibv_send_wr wr = wr_make(IBV_WR_SEND, id, IBV_SEND_SIGNALED, &sge, 1);
+
+	return post_send(&p->a, &wr);
+}
+
+/* Sends that the peer has receives for, from 1 on; its completions have the same numbers. */
+static bool send_all(struct pair *p, uint64_t sends)
+{
+	for (uint64_t id = 1; id <= sends; id++)
+		if (!post_recv(&p->b, id, &remote, 0, LEN))
+			return false;
+	for (uint64_t id = 1; id <= sends; id++)
+		if (!post_msg(p, id, 64))
+			return false;
+	return true;
+}
+
+static bool all_done(struct ibv_cq *cq, uint64_t from, uint64_t to)
+{
+	struct ibv_wc wc;
+
+	for (uint64_t id = from; id <= to; id++)
+		if (!expect_wc(cq, &wc, id, IBV_WC_SUCCESS))
+			return false;
+	return true;
+}
+
+#define HELD 200
+
+PAIR_CASE(delayed_request_is_late_and_those_behind_it, 0)
+{
+	int64_t begun;
+
+	must(prepare(p));
+	must(rules("qp=%u nth=2 do=delay=%dms", p->a.qp->qp_num, HELD));
+	begun = now_ms();
+	for (uint64_t id = 1; id <= 3; id++)
+		must(post(p, IBV_WR_RDMA_WRITE, id));
+	must(all_done(p->a.send_cq, 1, 3));
+	check(now_ms() - begun >= HELD, "it took %d ms", (int)(now_ms() - begun));
+	/* Once. */
+	check(strstr(shown(), "hits=1\n"), "%s", shown());
+	must(post(p, IBV_WR_RDMA_READ, 4) && all_done(p->a.send_cq, 4, 4));
+	others_work(p);
+	must(rules(""));
+}
+
+/* Neither requests nor answers are sent, until the rule goes. */
+PAIR_CASE(silent_end_sends_nothing, 0)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr;
+	struct region here;
+	struct ibv_wc wc;
+
+	must(prepare(p) && region_make(&here, p->a.pd, LEN, ALL_RIGHTS));
+	sge = sge_of(&remote, 0, 64);
+	wr = wr_rdma(IBV_WR_RDMA_READ, 9, IBV_SEND_SIGNALED, &sge, 1, (uintptr_t)here.buf,
+		     here.mr->rkey);
+	must(rules("qp=%u nth=2 do=silent", p->a.qp->qp_num));
+	for (uint64_t id = 1; id <= 3; id++)
+		must(post(p, IBV_WR_RDMA_WRITE, id));
+	must(all_done(p->a.send_cq, 1, 1));
+	must(expect_no_wc(p->a.send_cq, QUIET) && post_send(&p->b, &wr));
+	must(expect_no_wc(p->b.send_cq, QUIET) && expect_no_wc(p->a.send_cq, 0));
+	must(rules(""));
+	must(all_done(p->a.send_cq, 2, 3) && expect_wc(p->b.send_cq, &wc, 9, IBV_WC_SUCCESS));
+	others_work(p);
+}
+
+/* A queue pair that a rule holds goes like any other. */
+PAIR_CASE(silent_ends_are_destroyed, 0)
+{
+	struct ibv_wc wc;
+
+	must(prepare(p) && post_recv(&p->b, 1, &remote, 0, LEN));
+	must(rules("qp=%u do=silent\nqp=%u on=recv do=silent", p->a.qp->qp_num, p->b.qp->qp_num));
+	must(post_msg(p, 1, 64) && expect_no_wc(p->b.recv_cq, QUIET));
+	rdma_destroy_qp(p->a.id);
+	p->a.qp = NULL;
+	must(expect_wc(p->b.recv_cq, &wc, 1, IBV_WC_WR_FLUSH_ERR));
+	must(rules(""));
+}
+
+#define SLOW_LEN (4 << 20)
+
+/* The octets of half a second take at least a fifth: TCP sends the first ten segments at once. */
+PAIR_CASE(slow_stream_keeps_its_rate, 0)
+{
+	struct region from, to;
+	struct ibv_sge sge;
+	struct ibv_send_wr wr;
+	int64_t begun;
+
+	must(region_make(&from, p->a.pd, SLOW_LEN, IBV_ACCESS_LOCAL_WRITE) && prepare(p) &&
+	     region_make(&to, p->b.pd, SLOW_LEN, ALL_RIGHTS));
+	must(rules("qp=%u nth=1 do=rate=8M", p->a.qp->qp_num));
+	begun = now_ms();
+	sge = sge_of(&from, 0, SLOW_LEN);
+	wr = wr_rdma(IBV_WR_RDMA_WRITE, 1, IBV_SEND_SIGNALED, &sge, 1, (uintptr_t)to.buf,
+		     to.mr->rkey);
+	must(post_send(&p->a, &wr) && post(p, IBV_WR_RDMA_READ, 2));
+	must(all_done(p->a.send_cq, 1, 2));
+	check(now_ms() - begun >= 200, "it took %d ms", (int)(now_ms() - begun));
+	must(rules(""));
+	must(post_send(&p->a, &wr) && all_done(p->a.send_cq, 1, 1));
+}
+
+/* The last octet of the first FPDU is another one, and the program hears of no error. */
+PAIR_CASE(corrupted_payload_is_delivered, 0)
+{
+	struct ibv_wc wc;
+
+	must(prepare(p));
+	pattern_fill(local.buf, LEN, 1);
+	memset(remote.buf, 0, LEN);
+	must(rules("qp=%u nth=1 do=corrupt", p->a.qp->qp_num));
+	must(post(p, IBV_WR_RDMA_WRITE, 1) && post(p, IBV_WR_RDMA_READ, 2));
+	must(expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS));
+	must(expect_wc(p->a.send_cq, &wc, 2, IBV_WC_SUCCESS));
+	check(pattern_differs(remote.buf, 64, 1) == 63, "another octet is changed, or none");
+	/* The Read has brought it back. */
+	check(pattern_differs(local.buf, 64, 1) == 63, "the Read has brought something else");
+	pattern_fill(local.buf, LEN, 2);
+	must(post(p, IBV_WR_RDMA_WRITE, 3) && post(p, IBV_WR_RDMA_READ, 4));
+	must(all_done(p->a.send_cq, 3, 4));
+	check(pattern_differs(remote.buf, 64, 2) < 0, "the second Write is changed too");
+	must(rules(""));
+}
+
+/* A peer that checks the CRC ends the stream. */
+PAIR_CASE(corrupted_crc_is_noticed, 0)
+{
+	struct ibv_wc wc;
+
+	must(prepare(p) && post_recv(&p->b, 9, &remote, 0, 64));
+	pattern_fill(local.buf, LEN, 1);
+	memset(remote.buf, 0, LEN);
+	must(rules("qp=%u nth=1 do=corrupt=crc", p->a.qp->qp_num));
+	must(post(p, IBV_WR_RDMA_READ, 1));
+	check(poll_wc(p->a.send_cq, &wc, SOON) && wc.status != IBV_WC_SUCCESS, "%s",
+	      ibv_wc_status_str(wc.status));
+	if (rxe)
+		check(wc.vendor_err == 0x12002, "vendor_err is %#x", wc.vendor_err);
+	must(expect_wc(p->b.recv_cq, &wc, 9, IBV_WC_WR_FLUSH_ERR));
+	others_work(p);
+	must(rules(""));
+}
+
+/* Runs a case while a setting of the device has another value. */
+static void with_setting(const char *name, const char *value, void (*body)(void))
+{
+	char path[128], old[32];
+
+	snprintf(path, sizeof(path), "/sys/class/infiniband/%s/%s",
+		 ibv_get_device_name(test_context()->device), name);
+	snprintf(old, sizeof(old), "%ld", file_value(path));
+	must(file_write(path, value));
+	body();
+	check(file_write(path, old), "%s stays %s", name, value);
+}
+
+static void corrupted_crc(void) { with_setting("crc", "1", corrupted_crc_is_noticed); }
+
+PAIR_CASE(delayed_message_is_late_and_those_behind_it, 0)
+{
+	int64_t begun;
+
+	must(prepare(p));
+	must(rules("qp=%u on=recv op=send nth=2 do=delay=%dms", p->b.qp->qp_num, HELD));
+	begun = now_ms();
+	must(send_all(p, 3) && all_done(p->b.recv_cq, 1, 3) && all_done(p->a.send_cq, 1, 3));
+	check(now_ms() - begun >= HELD, "it took %d ms", (int)(now_ms() - begun));
+	check(strstr(shown(), "hits=1\n"), "%s", shown());
+	others_work(p);
+	must(rules(""));
+}
+
+/* A Read of the peer is one of its messages. */
+PAIR_CASE(read_of_the_peer_is_answered_late, 0)
+{
+	int64_t begun;
+
+	must(prepare(p));
+	must(rules("qp=%u on=recv op=read do=delay=%dms", p->b.qp->qp_num, HELD));
+	begun = now_ms();
+	must(post(p, IBV_WR_RDMA_READ, 1) && all_done(p->a.send_cq, 1, 1));
+	check(now_ms() - begun >= HELD, "it took %d ms", (int)(now_ms() - begun));
+	must(rules(""));
+}
+
+PAIR_CASE(silent_end_takes_nothing, 0)
+{
+	must(prepare(p));
+	must(rules("qp=%u on=recv nth=2 do=silent", p->b.qp->qp_num));
+	must(send_all(p, 3) && all_done(p->b.recv_cq, 1, 1) && expect_no_wc(p->b.recv_cq, QUIET));
+	must(rules("") && all_done(p->b.recv_cq, 2, 3) && all_done(p->a.send_cq, 1, 3));
+	others_work(p);
+}
+
+PAIR_CASE(receive_fails_with_the_status, 0)
+{
+	struct ibv_wc wc;
+
+	must(prepare(p));
+	must(rules("qp=%u on=recv nth=2 do=status=LOC_PROT_ERR", p->b.qp->qp_num));
+	must(send_all(p, 3));
+	must(expect_wc(p->b.recv_cq, &wc, 1, IBV_WC_SUCCESS));
+	must(expect_wc(p->b.recv_cq, &wc, 2, IBV_WC_LOC_PROT_ERR));
+	must(expect_wc(p->b.recv_cq, &wc, 3, IBV_WC_WR_FLUSH_ERR));
+	must(qp_reaches(p->b.qp, IBV_QPS_ERR, SOON) && qp_reaches(p->a.qp, IBV_QPS_ERR, SOON));
+	others_work(p);
+	must(rules(""));
+}
+
+/* The stream ends before the second Send of the peer is taken; nothing of it is delivered. */
+static void ends_before_message(struct pair *p, const char *action, uint32_t vendor)
+{
+	struct ibv_wc wc;
+
+	must(prepare(p) && post_recv(&p->a, 9, &local, 0, 64));
+	must(rules("qp=%u on=recv nth=2 do=%s", p->b.qp->qp_num, action));
+	must(send_all(p, 2));
+	must(expect_wc(p->b.recv_cq, &wc, 1, IBV_WC_SUCCESS));
+	must(expect_wc(p->b.recv_cq, &wc, 2, IBV_WC_WR_FLUSH_ERR));
+	must(expect_wc(p->a.recv_cq, &wc, 9, IBV_WC_WR_FLUSH_ERR));
+	if (rxe)
+		check(wc.vendor_err == vendor, "the peer's vendor_err is %#x", wc.vendor_err);
+	others_work(p);
+	must(rules(""));
+}
+
+PAIR_CASE(terminate_before_a_message, 0) { ends_before_message(p, "terminate=0x10206", 0x10206); }
+PAIR_CASE(reset_before_a_message, 0) { ends_before_message(p, "reset", 0); }
+PAIR_CASE(fin_before_a_message, 0) { ends_before_message(p, "fin", 0); }
+
+/* Its receive is posted, and is found when the message looks again. */
+PAIR_CASE(message_finds_no_receive_at_first, 0)
+{
+	long waits = device_counter(p->b.id->verbs, "rx_receive_waits");
+
+	must(prepare(p));
+	must(rules("qp=%u on=recv nth=2 do=no-receive", p->b.qp->qp_num));
+	must(send_all(p, 3) && all_done(p->b.recv_cq, 1, 3) && all_done(p->a.send_cq, 1, 3));
+	waits = device_counter(p->b.id->verbs, "rx_receive_waits") - waits;
+	check(waits == 1, "%ld waits", waits);
+	must(rules(""));
+}
+
+/* If messages do not wait, it ends the stream. */
+PAIR_CASE(message_that_may_not_wait_finds_no_receive, 0)
+{
+	struct ibv_wc wc;
+
+	must(prepare(p) && post_recv(&p->a, 9, &local, 0, 64));
+	must(rules("qp=%u on=recv do=no-receive", p->b.qp->qp_num));
+	must(send_all(p, 1));
+	must(expect_wc(p->b.recv_cq, &wc, 1, IBV_WC_WR_FLUSH_ERR));
+	must(expect_wc(p->a.recv_cq, &wc, 9, IBV_WC_WR_FLUSH_ERR));
+	if (rxe)
+		check(wc.vendor_err == 0x11202, "the peer's vendor_err is %#x", wc.vendor_err);
+	must(rules(""));
+}
+
+static void without_receive_wait(void)
+{
+	with_setting("receive_wait", "0", message_that_may_not_wait_finds_no_receive);
+}
+
+/* By the name of the process that made the queue pair, and counted on all streams together. */
+PAIR_CASE(rules_of_a_process_count_for_the_device, 0)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr;
+	struct ibv_wc wc;
+
+	must(prepare(p));
+	sge = sge_of(&remote, 0, 64);
+	wr = wr_make(IBV_WR_SEND, 7, IBV_SEND_SIGNALED, &sge, 1);
+	must(rules("comm=%.14sx do=reset\ncomm=%.15s scope=device nth=3 do=status=GENERAL_ERR",
+		   program_invocation_short_name, program_invocation_short_name));
+	must(post_recv(&p->a, 9, &local, 0, LEN) && post_send(&p->b, &wr));
+	must(expect_wc(p->b.send_cq, &wc, 7, IBV_WC_SUCCESS));
+	must(post(p, IBV_WR_RDMA_WRITE, 1) && expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS));
+	must(post(p, IBV_WR_RDMA_WRITE, 2) && expect_wc(p->a.send_cq, &wc, 2, IBV_WC_GENERAL_ERR));
+	check(strstr(shown(), "do=reset hits=0\n") && strstr(shown(), "GENERAL_ERR hits=1\n"), "%s",
+	      shown());
+	must(rules(""));
+}
+
 static void bad_rules_change_nothing(void)
 {
 	static const char *const bad[] = {
 		"do=explode", "nth=0 do=reset", "qp=1", "qp=1 qp=2 do=fin", "nth=1 do=fin\nx do=fin",
-		"do=status=WR_FLUSH_ERR",
+		"do=status=WR_FLUSH_ERR", "do=delay=5", "do=no-receive", "on=recv do=corrupt",
 	};
 	char many[17 * 8 + 1] = "";
 
@@ -296,6 +590,22 @@ int main(int argc, char **argv)
 	RUN(fin_is_one);
 	RUN(only_what_a_rule_is_about_counts);
 	RUN(each_stream_counts_by_itself);
+	RUN(delayed_request_is_late_and_those_behind_it);
+	RUN(silent_end_sends_nothing);
+	RUN(silent_ends_are_destroyed);
+	RUN(slow_stream_keeps_its_rate);
+	RUN(corrupted_payload_is_delivered);
+	RUN(corrupted_crc);
+	RUN(delayed_message_is_late_and_those_behind_it);
+	RUN(read_of_the_peer_is_answered_late);
+	RUN(silent_end_takes_nothing);
+	RUN(receive_fails_with_the_status);
+	RUN(terminate_before_a_message);
+	RUN(reset_before_a_message);
+	RUN(fin_before_a_message);
+	RUN(message_finds_no_receive_at_first);
+	RUN(without_receive_wait);
+	RUN(rules_of_a_process_count_for_the_device);
 	RUN(bad_rules_change_nothing);
 	RUN(without_capability_no_rules);
 	return test_end();

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Looks whether a rule (`stream::inject`) still holds a request of the queue pair, or a message
+//! that has arrived.
+
+use kernel::{
+    sync::Arc,
+    time::msecs_to_jiffies,
+    workqueue::WorkItem, //
+};
+use kernel_ext::workqueue::{
+    cancel_delayed,
+    enqueue_delayed,
+    DelayedItem,
+    OwnedQueue, //
+};
+
+use super::{
+    Qp,
+    RULE, //
+};
+
+/// Time between two looks, in milliseconds.
+const LOOK_MILLIS: u32 = 1;
+
+impl DelayedItem<RULE> for Qp {
+    fn queue(&self) -> &OwnedQueue {
+        self.wait_queue()
+    }
+}
+
+impl WorkItem<RULE> for Qp {
+    type Pointer = Arc<Self>;
+
+    /// Context: process.
+    fn run(this: Arc<Self>) {
+        this.receive_more();
+        this.transmit_and_wait();
+        if this.shared.is_paced() {
+            this.look_at_rule();
+        }
+    }
+}
+
+impl Qp {
+    /// Looks soon: both sides of the stream ask again, as long as anything is held.
+    ///
+    /// Context: any but hard interrupt; a stream holds something.
+    pub(super) fn look_at_rule(self: &Arc<Self>) {
+        // It fails only if a look is scheduled already.
+        let _ = enqueue_delayed::<Self, RULE>(self.clone(), msecs_to_jiffies(LOOK_MILLIS));
+    }
+
+    /// Cancels the next look, which refers to the queue pair. No stream schedules another one.
+    pub(super) fn end_look(self: &Arc<Self>) {
+        cancel_delayed::<Self, RULE>(self);
+    }
+}
