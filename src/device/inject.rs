@@ -9,7 +9,11 @@
 //!
 //! Context: process, unless a function says otherwise.
 
-use core::fmt::Write;
+use core::{
+    fmt::Write,
+    num::NonZeroU32, //
+};
+
 use iwarp::inject::{
     Rule,
     RuleAction,
@@ -28,6 +32,10 @@ use kernel::{
         },
         Arc,
         Mutex, //
+    },
+    time::{
+        Instant,
+        Monotonic, //
     }, //
 };
 use kernel_ext::{
@@ -44,6 +52,26 @@ use super::{
     Abi,
     Device, //
 };
+
+/// How long a rule holds something.
+#[derive(Clone, Copy)]
+pub(crate) enum Hold {
+    /// For so many milliseconds.
+    Since(Instant<Monotonic>, NonZeroU32),
+    /// As long as there is the rule.
+    ForGood,
+}
+
+impl Hold {
+    pub(crate) fn is_over(self) -> bool {
+        match self {
+            Self::Since(since, millis) => {
+                (Instant::now() - since).as_millis() >= millis.get().into()
+            }
+            Self::ForGood => false,
+        }
+    }
+}
 
 /// The rules of a device.
 #[pin_data]
@@ -205,7 +233,7 @@ impl Injector {
         };
         for (number, line) in (1..).zip(text.lines().map(str::trim)) {
             match line {
-                "" => {}
+                _ if line.is_empty() || line.starts_with('#') => {}
                 "clear" => set = NewRules(KVec::new()),
                 _ => set.add(device, number, line)?,
             }

@@ -6,7 +6,8 @@
 //! A rule is a line of words, each `NAME=VALUE` but for the flag `quiet`:
 //!
 //! ```text
-//! [qp=N] [port=N] [peer=ADDRESS] [comm=NAME] [on=send|recv] [op=send|write|read|atomic]
+//! [qp=N] [port=N] [peer=ADDRESS] [comm=NAME] [on=send|recv|complete]
+//!     [op=send|write|read|atomic]
 //!     [nth=N | every=N | p=0.N [seed=N]] [times=N] [scope=stream|device] do=ACTION
 //! ```
 //!
@@ -45,6 +46,8 @@ pub enum Point {
     Send,
     /// A message of the peer, before it is taken.
     Receive,
+    /// A request of this end that is done, before it completes.
+    Complete,
 }
 
 /// What a message does, as rules name it.
@@ -333,6 +336,7 @@ fn point(text: &str) -> Option<Point> {
     Some(match text {
         "send" => Point::Send,
         "recv" => Point::Receive,
+        "complete" => Point::Complete,
         _ => return None,
     })
 }
@@ -501,6 +505,8 @@ impl Words {
             | (RuleAction::Rate(_) | RuleAction::Corrupt(_), Point::Receive) => {
                 return Err(Mistake::Conflict("on"))
             }
+            (RuleAction::Status { .. } | RuleAction::Delay(_) | RuleAction::Silent, _) => {}
+            (_, Point::Complete) => return Err(Mistake::Conflict("on")),
             // They have no payload.
             (RuleAction::Corrupt(Corruption::Payload), Point::Send)
                 if matches!(operation, Some(Operation::Read | Operation::Atomic)) =>

@@ -16,6 +16,7 @@ use kernel_ext::workqueue::{
 };
 
 use super::{
+    actions::Runner,
     Qp,
     RULE, //
 };
@@ -35,6 +36,8 @@ impl WorkItem<RULE> for Qp {
     /// Context: process.
     fn run(this: Arc<Self>) {
         this.receive_more();
+        let after = this.shared.look_at_completions();
+        this.carry_out(after, Runner::Any);
         this.transmit_and_wait();
         if this.shared.is_paced() {
             this.look_at_rule();

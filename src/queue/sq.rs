@@ -81,6 +81,7 @@ use crate::{
 mod marks;
 mod occupancy;
 mod pending;
+mod ruled;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 
@@ -89,6 +90,15 @@ pub(crate) use occupancy::Occupancy;
 use pending::{
     PendingRing,
     PendingWqe, //
+};
+pub(crate) use ruled::{
+    CompletionRule,
+    FailedByRule,
+    RuleLook, //
+};
+use ruled::{
+    DueCompletion, //
+    RuledCompletions,
 };
 
 use super::first_position;
@@ -150,6 +160,8 @@ struct SendQueueInner {
     /// A ring of outstanding Reads, as long as the negotiated ORD.
     reads: KVVec<Option<OutstandingRead>>,
     depth: Depth,
+    /// Completions that rules of the device change or hold, if any.
+    ruled: Option<KBox<RuledCompletions>>,
 }
 
 /// The send queue of a queue pair.
@@ -218,6 +230,7 @@ impl SendQueue {
                 accepted: 0,
                 reads: KVVec::new(),
                 depth: Depth::new(0),
+                ruled: None,
             }),
         }))
     }
@@ -584,6 +597,7 @@ impl SendQueue {
     #[must_use]
     pub(crate) fn flush(&self, mut first: Option<WcStatus>, origin: WcOrigin) -> bool {
         self.last.store(NEVER, Relaxed);
+        let _drop_outside_lock = self.inner.lock().ruled.take();
         // Drops the regions of outstanding Reads without the lock.
         while self.read_done() {}
         let mut wr = SendWr::default();
@@ -693,6 +707,16 @@ impl SendQueueInner {
             WqeState::Sent(_) => WcStatus::Success,
             WqeState::Done(status) => status,
         };
+        let (mut status, mut vendor_err) = (status, None);
+        if let (WcStatus::Success, Some(ruled)) = (status, &mut self.ruled) {
+            match ruled.judge(done) {
+                DueCompletion::Goes => {}
+                DueCompletion::Held => return false,
+                DueCompletion::Fails(failed) => {
+                    (status, vendor_err) = (failed.status, Some(failed.vendor))
+                }
+            }
+        }
         *state = WqeState::Taken;
         // ORDERING: pairs with the acquire in `is_full`: the entry has been read. Stored before the
         // completion is posted, since its consumer may post one more request then.
@@ -719,7 +743,7 @@ impl SendQueueInner {
                 qpn: origin.qpn,
                 qp: origin.qp,
                 solicited: status != WcStatus::Success,
-                vendor_err: origin.vendor_err_of(status),
+                vendor_err: vendor_err.unwrap_or(origin.vendor_err_of(status)),
             });
         }
         true

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! What the rules of a device (`device::inject`) do to a stream: both sides ask about each request
-//! before it is sent, and about each message before it is taken.
+//! before it is sent, for its completion too, and about each message before it is taken.
 //!
-//! A rule that holds one leaves it where it is, and all behind it: the request in the send queue,
-//! the message in TCP. The queue pair looks again every millisecond (`qp::inject`). So what is held
-//! goes on once the rules have changed.
+//! A rule that holds one leaves it where it is, and all behind it: the request or its completion in
+//! the send queue (`queue::sq`), the message in TCP. The queue pair looks again every millisecond
+//! (`qp::inject`). So what is held goes on once the rules have changed.
 //!
 //! Context: that of the transmit task or of the receiver.
-
-use core::num::NonZeroU32;
 
 use iwarp::{
     actions::{
@@ -38,21 +36,27 @@ use iwarp::{
     terminate::Terminate, //
 };
 use kernel::{
+    prelude::*,
     sync::{
         atomic::Relaxed,
         Arc, //
     },
-    time::{
-        Instant,
-        Monotonic, //
-    }, //
+    time::Instant, //
 };
 use kernel_ext::rdma::wr::WcStatus;
 
 use crate::{
     abi::wr::SendWr,
-    device::inject::RuleSet,
-    queue::sq::Slot, //
+    device::inject::{
+        Hold,
+        RuleSet, //
+    },
+    queue::sq::{
+        CompletionRule,
+        FailedByRule,
+        RuleLook,
+        Slot, //
+    }, //
 };
 
 use super::{
@@ -66,26 +70,6 @@ pub(super) struct Injection {
     set: Arc<RuleSet>,
     counts: RuleCounts,
     hold: Option<Hold>,
-}
-
-/// How long a request or message is held.
-#[derive(Clone, Copy)]
-enum Hold {
-    /// For so many milliseconds.
-    Since(Instant<Monotonic>, NonZeroU32),
-    /// As long as there is the rule.
-    ForGood,
-}
-
-impl Hold {
-    fn is_over(self) -> bool {
-        match self {
-            Self::Since(since, millis) => {
-                (Instant::now() - since).as_millis() >= millis.get().into()
-            }
-            Self::ForGood => false,
-        }
-    }
 }
 
 /// What rules are asked about.
@@ -108,6 +92,14 @@ impl RuleQuery {
         }
     }
 
+    /// Returns the query about the completion of the same request.
+    pub(super) fn of_completion(&self) -> Self {
+        Self {
+            point: Point::Complete,
+            ..*self
+        }
+    }
+
     pub(super) fn of_message(operation: Operation) -> Self {
         Self {
             point: Point::Receive,
@@ -127,11 +119,7 @@ pub(super) enum Ruling {
     /// It goes, but not faster than a rule says.
     Paced,
     /// The request fails, or the receive that the message takes.
-    Fails {
-        status: WcStatus,
-        vendor: u32,
-        end: StatusEnd,
-    },
+    Fails(FailedByRule),
     /// The stream ends before it.
     Ends(RuledEnd),
     /// It finds no receive when it arrives.
@@ -169,6 +157,53 @@ impl Injection {
             && set.is_some_and(|set| Arc::ptr_eq(&set, &self.set))
     }
 
+    /// Returns what `place` keeps for the rules of the device, if it has any.
+    fn current<'a>(place: &'a mut Option<Self>, qp: &QpShared) -> Option<&'a mut Self> {
+        let set = qp.device.injector.rules()?;
+        // After a change of the rules this request or message is the first one.
+        let _ = place.take_if(|injection| !Arc::ptr_eq(&injection.set, &set));
+        Some(place.get_or_insert(Self {
+            set,
+            counts: RuleCounts::default(),
+            hold: None,
+        }))
+    }
+
+    /// Asks the rules of the device about the completion of the request at `slot`, which is to be
+    /// sent now.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`: the request completes as without rules.
+    pub(super) fn ask_for_completion(
+        place: &mut Option<Self>,
+        qp: &QpShared,
+        conn: &StreamConnection,
+        query: &RuleQuery,
+        slot: Slot,
+    ) -> Result<bool> {
+        let Some(injection) = Self::current(place, qp) else {
+            return Ok(false);
+        };
+        let rule = match injection.hit(qp, conn, query) {
+            Some(RuleAction::Status {
+                status,
+                vendor,
+                end,
+            }) => CompletionRule::Fails(FailedByRule {
+                status: status_of(status),
+                vendor,
+                end,
+            }),
+            Some(RuleAction::Delay(millis)) => CompletionRule::Late(millis),
+            Some(RuleAction::Silent) => CompletionRule::Never,
+            // There are no others (`iwarp::inject`).
+            Some(_) | None => return Ok(false),
+        };
+        qp.sq.rule_completion(slot, rule, injection.set.number())?;
+        Ok(true)
+    }
+
     /// Asks the rules of the device, with what `place` keeps for them.
     pub(super) fn ask(
         place: &mut Option<Self>,
@@ -176,18 +211,8 @@ impl Injection {
         conn: &StreamConnection,
         query: &RuleQuery,
     ) -> Ruling {
-        let set = qp.device.injector.rules();
-        let Some(set) = set else {
+        let Some(injection) = Self::current(place, qp) else {
             return Ruling::Goes;
-        };
-        let injection = match place {
-            Some(injection) if Arc::ptr_eq(&injection.set, &set) => injection,
-            // As after a change of the rules, of which the first request is one.
-            place => place.insert(Self {
-                set,
-                counts: RuleCounts::default(),
-                hold: None,
-            }),
         };
         if let Some(hold) = injection.hold {
             // It was asked about before.
@@ -239,13 +264,11 @@ impl Injection {
                 vendor,
                 end,
             } => {
-                // A rule has no other number (`device::inject`).
-                let status = WcStatus::from_raw(status.into()).unwrap_or(WcStatus::General);
-                return Ruling::Fails {
-                    status,
+                return Ruling::Fails(FailedByRule {
+                    status: status_of(status),
                     vendor,
                     end,
-                };
+                });
             }
             RuleAction::Terminate(code) => return Ruling::Ends(RuledEnd::Terminate(code)),
             RuleAction::Reset => return Ruling::Ends(RuledEnd::Reset),
@@ -258,21 +281,42 @@ impl Injection {
     }
 }
 
+/// Returns the status of a rule, which has no other number (`device::inject`).
+fn status_of(number: u8) -> WcStatus {
+    WcStatus::from_raw(number.into()).unwrap_or(WcStatus::General)
+}
+
 impl QpShared {
     /// Completes a request with a status that nothing has caused, and ends the stream as such a
     /// status does.
     #[cold]
-    pub(super) fn fail_request(
-        &self,
-        slot: Slot,
-        status: WcStatus,
-        vendor: u32,
-        end: StatusEnd,
-    ) -> Set<After> {
-        self.note_end(StreamEnd::Request(status), None);
-        self.tell_vendor_error(vendor);
-        self.sq.finish(slot, status, self.origin());
-        match end {
+    pub(super) fn fail_request(&self, slot: Slot, failed: FailedByRule) -> Set<After> {
+        self.tell_vendor_error(failed.vendor);
+        self.sq.finish(slot, failed.status, self.origin());
+        self.end_failed(failed)
+    }
+
+    /// Completes what rules do not hold any longer. Returns what follows.
+    ///
+    /// Context: process.
+    pub(crate) fn look_at_completions(&self) -> Set<After> {
+        match self
+            .sq
+            .look_at_rules(self.device.injector.number(), self.origin())
+        {
+            RuleLook::Nothing => Set::NONE,
+            RuleLook::Holds => Set::NONE.with(After::LookAtRule),
+            RuleLook::Failed(failed) => {
+                self.tell_vendor_error(failed.vendor);
+                self.end_failed(failed)
+            }
+        }
+    }
+
+    /// Ends the stream, of which a request has completed with a status that nothing has caused.
+    fn end_failed(&self, failed: FailedByRule) -> Set<After> {
+        self.note_end(StreamEnd::Request(failed.status), None);
+        match failed.end {
             StatusEnd::Terminate => {
                 self.terminate(Notice::Completion, Terminate::for_fault(Fault::Local, None))
             }

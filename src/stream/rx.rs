@@ -62,7 +62,10 @@ use crate::{
         Fetched,
         Wanted, //
     },
-    queue::waits::ReceiveTurn,
+    queue::{
+        sq::FailedByRule,
+        waits::ReceiveTurn, //
+    },
 };
 
 mod delivery;
@@ -403,7 +406,7 @@ impl<'s, 'b> Receiving<'s, 'b> {
                 self.to.incoming.rule = Some(ReceiveRule::Absent);
                 return true;
             }
-            Ruling::Fails { status, vendor, .. } => {
+            Ruling::Fails(FailedByRule { status, vendor, .. }) => {
                 self.to.incoming.rule = Some(ReceiveRule::Fails { status, vendor });
                 return true;
             }

@@ -107,7 +107,7 @@ fn a_rule_is_about_what_its_words_say() {
 
 #[test]
 fn messages_of_the_peer_are_counted_by_rules_of_their_own() {
-    let about = |line, subject: &Subject| !hits(&[rule(line)], subject, 1).is_empty();
+    let about = |line: &str, subject: &Subject| !hits(&[rule(line)], subject, 1).is_empty();
     assert!(about("on=recv do=fin", &arrived()));
     assert!(!about("do=fin", &arrived()) && !about("on=recv do=fin", &subject()));
     // What takes a receive.
@@ -119,11 +119,19 @@ fn messages_of_the_peer_are_counted_by_rules_of_their_own() {
         assert!(about(line, &arrived()) && !about(line, &write), "{line}");
     }
     assert!(about("on=recv op=write do=delay=1s", &write));
+    let done = Subject {
+        point: Point::Complete,
+        ..subject()
+    };
+    for action in ["status=LOC_LEN_ERR quiet", "delay=1s", "silent"] {
+        let line = format!("on=complete do={action}");
+        assert!(about(&line, &done) && !about(&line, &subject()), "{line}");
+    }
 }
 
 #[test]
 fn only_a_payload_of_a_process_is_corrupted_unless_a_rule_says_so() {
-    let about = |line, subject: &Subject| !hits(&[rule(line)], subject, 1).is_empty();
+    let about = |line: &str, subject: &Subject| !hits(&[rule(line)], subject, 1).is_empty();
     let empty = Subject {
         len: 0,
         ..subject()
@@ -311,6 +319,12 @@ fn mistakes_name_the_word() {
             Mistake::Value("do=rate=99999999999G"),
         ),
         ("do=no-receive", Mistake::Conflict("on")),
+        ("on=complete do=no-receive", Mistake::Conflict("on")),
+        ("on=complete do=reset", Mistake::Conflict("on")),
+        ("on=complete do=fin", Mistake::Conflict("on")),
+        ("on=complete do=terminate=0x11203", Mistake::Conflict("on")),
+        ("on=complete do=corrupt", Mistake::Conflict("on")),
+        ("on=complete do=rate=1M", Mistake::Conflict("on")),
         ("on=recv do=rate=1M", Mistake::Conflict("on")),
         ("on=recv do=corrupt", Mistake::Conflict("on")),
         ("on=recv do=corrupt=crc", Mistake::Conflict("on")),

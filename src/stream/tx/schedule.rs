@@ -440,24 +440,15 @@ impl TxStream {
         };
         let query = RuleQuery::of_request(operation, &self.wr);
         let after = match Injection::ask(&mut self.injection, qp, &self.conn, &query) {
-            Ruling::Goes => return false,
-            Ruling::Corrupted(corruption) => {
-                self.corruption = Some(corruption);
-                return false;
-            }
             Ruling::Held => {
                 self.held = Some(slot);
                 self.after.insert(After::LookAtRule);
                 return true;
             }
-            Ruling::Fails {
-                status,
-                vendor,
-                end,
-            } => {
+            Ruling::Fails(failed) => {
                 qp.trace_wr_start(slot, &self.wr);
                 self.wr.forget();
-                qp.fail_request(slot, status, vendor, end)
+                qp.fail_request(slot, failed)
             }
             Ruling::Ends(end) => {
                 // The flush has the request.
@@ -467,13 +458,29 @@ impl TxStream {
             }
             Ruling::Paced => {
                 self.after.insert(After::LookAtRule);
-                return false;
+                return self.inject_completion(qp, slot, &query);
+            }
+            Ruling::Corrupted(corruption) => {
+                self.corruption = Some(corruption);
+                return self.inject_completion(qp, slot, &query);
             }
             // A request takes no receive (`iwarp::inject`).
-            Ruling::NoReceive => return false,
+            Ruling::Goes | Ruling::NoReceive => return self.inject_completion(qp, slot, &query),
         };
         self.after.add(after);
         true
+    }
+
+    /// Asks about the completion of a request that begins now; returns false.
+    fn inject_completion(&mut self, qp: &QpShared, slot: Slot, query: &RuleQuery) -> bool {
+        let query = query.of_completion();
+        let injection = &mut self.injection;
+        match Injection::ask_for_completion(injection, qp, &self.conn, &query, slot) {
+            Ok(true) => self.after.insert(After::LookAtRule),
+            Ok(false) => {}
+            Err(_) => qp.device.warn(fmt!("no memory for a rule of a completion")),
+        }
+        false
     }
 }
 

@@ -407,6 +407,86 @@ static void with_setting(const char *name, const char *value, void (*body)(void)
 
 static void corrupted_crc(void) { with_setting("crc", "1", corrupted_crc_is_noticed); }
 
+/* The peer has got it, but its completion is late, and so are those behind it. */
+PAIR_CASE(completion_is_late_and_those_behind_it, 0)
+{
+	int64_t begun;
+
+	must(prepare(p));
+	must(rules("qp=%u on=complete nth=2 do=delay=%dms", p->a.qp->qp_num, HELD));
+	begun = now_ms();
+	must(send_all(p, 3) && all_done(p->b.recv_cq, 1, 3) && all_done(p->a.send_cq, 1, 3));
+	check(now_ms() - begun >= HELD, "it took %d ms", (int)(now_ms() - begun));
+	check(strstr(shown(), "hits=1\n"), "%s", shown());
+	/* A Read as well. */
+	must(rules("qp=%u on=complete op=read do=delay=%dms", p->a.qp->qp_num, HELD));
+	begun = now_ms();
+	must(post(p, IBV_WR_RDMA_READ, 4) && all_done(p->a.send_cq, 4, 4));
+	check(now_ms() - begun >= HELD, "the Read took %d ms", (int)(now_ms() - begun));
+	others_work(p);
+	must(rules(""));
+}
+
+PAIR_CASE(completion_comes_when_its_rule_goes, 0)
+{
+	must(prepare(p));
+	must(rules("qp=%u on=complete nth=2 do=silent", p->a.qp->qp_num));
+	must(send_all(p, 3) && all_done(p->b.recv_cq, 1, 3) && all_done(p->a.send_cq, 1, 1));
+	must(expect_no_wc(p->a.send_cq, QUIET));
+	/* One of other rules goes likewise. */
+	must(rules("qp=%u on=complete op=read do=silent", p->a.qp->qp_num));
+	must(all_done(p->a.send_cq, 2, 3));
+	must(post(p, IBV_WR_RDMA_READ, 4) && expect_no_wc(p->a.send_cq, QUIET));
+	must(rules("") && all_done(p->a.send_cq, 4, 4));
+	others_work(p);
+}
+
+/* The peer has got what has failed. */
+PAIR_CASE(request_that_is_done_fails, 0)
+{
+	struct ibv_wc wc;
+
+	must(prepare(p));
+	must(rules("qp=%u on=complete nth=2 do=status=GENERAL_ERR%s", p->a.qp->qp_num,
+		   rxe ? " vendor=9" : ""));
+	must(send_all(p, 3));
+	must(expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS));
+	must(expect_wc(p->a.send_cq, &wc, 2, IBV_WC_GENERAL_ERR));
+	check(!rxe || wc.vendor_err == 9, "vendor_err is %#x", wc.vendor_err);
+	must(expect_wc(p->a.send_cq, &wc, 3, IBV_WC_WR_FLUSH_ERR));
+	must(all_done(p->b.recv_cq, 1, 2));
+	must(qp_reaches(p->a.qp, IBV_QPS_ERR, SOON) && qp_reaches(p->b.qp, IBV_QPS_ERR, SOON));
+	others_work(p);
+	must(rules(""));
+}
+
+PAIR_CASE(read_that_is_answered_fails, 0)
+{
+	struct ibv_wc wc;
+
+	must(prepare(p));
+	pattern_fill(remote.buf, LEN, 3);
+	must(rules("qp=%u on=complete op=read do=status=LOC_PROT_ERR quiet", p->a.qp->qp_num));
+	must(post(p, IBV_WR_RDMA_READ, 1) && post(p, IBV_WR_RDMA_WRITE, 2));
+	must(expect_wc(p->a.send_cq, &wc, 1, IBV_WC_LOC_PROT_ERR));
+	must(expect_wc(p->a.send_cq, &wc, 2, IBV_WC_WR_FLUSH_ERR));
+	check(pattern_differs(local.buf, 64, 3) < 0, "the Read has brought nothing");
+	check(qp_state(p->b.qp) == IBV_QPS_RTS, "the peer's queue pair is not RTS");
+	must(rules(""));
+}
+
+/* A queue pair goes, although a completion is held. */
+PAIR_CASE(queue_pair_with_a_held_completion_is_destroyed, 0)
+{
+	must(prepare(p));
+	must(rules("qp=%u on=complete do=silent", p->a.qp->qp_num));
+	must(send_all(p, 2) && all_done(p->b.recv_cq, 1, 2));
+	rdma_destroy_qp(p->a.id);
+	p->a.qp = NULL;
+	others_work(p);
+	must(rules(""));
+}
+
 PAIR_CASE(delayed_message_is_late_and_those_behind_it, 0)
 {
 	int64_t begun;
@@ -549,8 +629,8 @@ static void bad_rules_change_nothing(void)
 	check(!takes(many) && errno == ENOSPC, "17 rules: %s", strerror(errno));
 	check(!strcmp(shown(), "qp=1 do=reset hits=0\nport=4420 p=0.5 seed=7 do=fin hits=0\n"), "%s",
 	      shown());
-	/* Lines are added. */
-	must(takes("peer=::1 do=fin"));
+	/* Lines are added, and comments are none. */
+	must(takes("# another one\n\npeer=::1 do=fin"));
 	check(!strcmp(shown(), "qp=1 do=reset hits=0\nport=4420 p=0.5 seed=7 do=fin hits=0\n"
 			       "peer=::1 do=fin hits=0\n"),
 	      "%s", shown());
@@ -596,6 +676,11 @@ int main(int argc, char **argv)
 	RUN(slow_stream_keeps_its_rate);
 	RUN(corrupted_payload_is_delivered);
 	RUN(corrupted_crc);
+	RUN(completion_is_late_and_those_behind_it);
+	RUN(completion_comes_when_its_rule_goes);
+	RUN(request_that_is_done_fails);
+	RUN(read_that_is_answered_fails);
+	RUN(queue_pair_with_a_held_completion_is_destroyed);
 	RUN(delayed_message_is_late_and_those_behind_it);
 	RUN(read_of_the_peer_is_answered_late);
 	RUN(silent_end_takes_nothing);
