@@ -258,6 +258,16 @@ events! {
         rule: u32,
     }
 
+    /// The strict mode has found that a program breaks a rule.
+    StrictFinding, riwarp_helper_trace_strict_enabled, riwarp_helper_trace_strict {
+        /// The queue pair.
+        qpn: u32,
+        /// The request's, or 0.
+        wr_id: u64,
+        /// The number of the rule (docs/strict.md).
+        rule: u32,
+    }
+
     /// This end has found a fault.
     FaultFound, riwarp_helper_trace_fault_enabled, riwarp_helper_trace_fault {
         /// The queue pair.

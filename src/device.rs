@@ -57,7 +57,8 @@ use crate::{
         queues::Queues,
         refs::Ref,
         settings::Settings,
-        stats::Stats, //
+        stats::Stats,
+        strict::Strictness, //
     }, //
 };
 
@@ -69,6 +70,7 @@ pub(crate) mod queues;
 pub(crate) mod refs;
 pub(crate) mod settings;
 pub(crate) mod stats;
+pub(crate) mod strict;
 
 /// The number of the only port.
 pub(crate) const PORT: u32 = 1;
@@ -142,6 +144,14 @@ impl DeviceKind {
         match self {
             Self::Rxe | Self::Siw => Lifecycle::NEW,
             Self::Ib => Lifecycle::RESET,
+        }
+    }
+
+    /// Returns whether its specification wants a receive to be posted before its message arrives.
+    pub(crate) fn posts_receives_first(self) -> bool {
+        match self {
+            Self::Rxe | Self::Siw => true,
+            Self::Ib => false,
         }
     }
 
@@ -332,6 +342,8 @@ pub(crate) struct Device {
     pub(crate) settings: Settings,
     #[pin]
     pub(crate) injector: Injector,
+    #[pin]
+    pub(crate) strict: Strictness,
     pub(crate) stats: Stats,
     guid: Guid,
     link: DeviceLink,
@@ -372,6 +384,7 @@ impl Device {
                 gids <- GidTable::new(),
                 settings: parts.settings,
                 injector <- Injector::new(),
+                strict <- Strictness::new(),
                 stats: Stats::new()?,
                 guid: parts.guid,
                 link: parts.link,

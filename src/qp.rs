@@ -99,6 +99,7 @@ mod peer;
 pub(crate) mod receive;
 pub(crate) mod report;
 mod stream;
+mod strict;
 pub(crate) mod table;
 mod tasks;
 #[cfg(CONFIG_KUNIT = "y")]

@@ -40,6 +40,7 @@ EVENT(fpdu_in, (const char *dev, u32 qpn, u8 opcode, u16 len, bool last),
       (dev, qpn, opcode, len, last))
 EVENT(receive_wait, (const char *dev, u32 qpn, bool begins), (dev, qpn, begins))
 EVENT(injected, (const char *dev, u32 qpn, u64 wr_id, u32 rule), (dev, qpn, wr_id, rule))
+EVENT(strict, (const char *dev, u32 qpn, u64 wr_id, u32 rule), (dev, qpn, wr_id, rule))
 EVENT(fault, (const char *dev, u32 qpn, u32 code, const char *reason),
       (dev, qpn, code, reason))
 EVENT(terminate, (const char *dev, u32 qpn, bool sent, u32 code), (dev, qpn, sent, code))

@@ -308,6 +308,25 @@ TRACE_EVENT(riwarp_injected,
 		  __entry->wr_id, __entry->rule)
 );
 
+TRACE_EVENT(riwarp_strict,
+	TP_PROTO(const char *dev, u32 qpn, u64 wr_id, u32 rule),
+	TP_ARGS(dev, qpn, wr_id, rule),
+	TP_STRUCT__entry(
+		__string(dev, dev)
+		__field(u32, qpn)
+		__field(u64, wr_id)
+		__field(u32, rule)
+	),
+	TP_fast_assign(
+		__assign_str(dev);
+		__entry->qpn = qpn;
+		__entry->wr_id = wr_id;
+		__entry->rule = rule;
+	),
+	TP_printk("dev=%s qpn=%u wr_id=0x%llx rule=%u", __get_str(dev), __entry->qpn,
+		  __entry->wr_id, __entry->rule)
+);
+
 TRACE_EVENT(riwarp_fault,
 	TP_PROTO(const char *dev, u32 qpn, u32 code, const char *reason),
 	TP_ARGS(dev, qpn, code, reason),

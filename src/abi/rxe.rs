@@ -502,6 +502,11 @@ impl RxeCqRing {
         self.0.waiting(position)
     }
 
+    /// Returns how many completions it holds.
+    pub(crate) fn room(&self) -> u32 {
+        self.0.mask
+    }
+
     /// Copies the completions before `position` that the process has not polled yet to the front of
     /// another queue. Returns how many they are.
     ///

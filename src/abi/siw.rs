@@ -246,6 +246,16 @@ impl SiwCqRing {
         self.0.add(position, &entry, flags)
     }
 
+    /// Returns how many completions before `position` the process has not polled.
+    pub(crate) fn unpolled(&self, position: u32) -> u32 {
+        self.0.unpolled(position)
+    }
+
+    /// Returns how many completions it holds.
+    pub(crate) fn room(&self) -> u32 {
+        self.0.room()
+    }
+
     /// Clears the process's request for a notification if `event` satisfies it. Returns whether
     /// this call cleared it.
     pub(crate) fn disarm_for(&self, event: PendingEvent) -> bool {

@@ -207,6 +207,24 @@ impl CqRing {
         }
     }
 
+    /// Returns how many completions before `position` the process has not polled, also if the ring
+    /// has no consumer index.
+    #[cold]
+    pub(crate) fn unpolled(&self, position: u32) -> u32 {
+        match self {
+            Self::Rxe(ring) => ring.waiting(position).unwrap_or(0),
+            Self::Siw(ring) => ring.unpolled(position),
+        }
+    }
+
+    /// Returns how many completions the ring holds.
+    pub(crate) fn room(&self) -> u32 {
+        match self {
+            Self::Rxe(ring) => ring.room(),
+            Self::Siw(ring) => ring.room(),
+        }
+    }
+
     /// Makes the ring of `places` places that is to replace this one, and answers the process.
     /// Returns both, in this order: old, new.
     ///

@@ -104,8 +104,14 @@ counters! {
     rx_atomic_requests = c"rx_atomic_requests",
     /// Immediate Data cut to four octets for its consumer although the other four were not zero.
     rx_immediate_truncated = c"rx_immediate_truncated",
-    /// Requests that a rule let fail.
+    /// Requests and messages that a rule has hit.
     injected = c"injected",
+    /// Completion queues that were promised more than they hold, found in the strict mode.
+    strict_cq_size = c"strict_cq_size",
+    /// Messages that waited for their receive, found likewise.
+    strict_late_receives = c"strict_late_receives",
+    /// Uses of a key after its end, found likewise.
+    strict_ended_keys = c"strict_ended_keys",
     /// Terminate messages sent on streams that were up.
     terminates_sent = c"terminates_sent",
     /// Terminate messages received.

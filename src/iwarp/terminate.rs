@@ -34,7 +34,8 @@ use crate::{
         Extensions,
         Opcode,
         ReadRequest, //
-    }, //
+    },
+    stag::Stag, //
 };
 
 /// Octets of a DDP header and a Read Request header together, the longest quote.
@@ -117,6 +118,16 @@ impl Quoted {
             put::<AT, 28, QUOTE_MAX>(&mut self.octets, request.after(sent).encode());
         }
         self
+    }
+
+    /// Returns the STag that the segment names: the one of its tagged buffer, of the source of a
+    /// Read, or else the one to invalidate, of no meaning without an invalidation.
+    pub fn stag(&self) -> Stag {
+        const SOURCE_AT: usize = UntaggedHeader::LEN + 16;
+        Stag::new(match self.extent {
+            Extent::ReadRequest => take_u32::<SOURCE_AT, QUOTE_MAX>(&self.octets),
+            Extent::Tagged | Extent::Untagged => take_u32::<2, QUOTE_MAX>(&self.octets),
+        })
     }
 
     /// Returns the length of the whole segment, headers and payload: its ULPDU_Length (RDMAP-42).

@@ -54,7 +54,13 @@ use kernel_ext::{
     }, //
 };
 
-use crate::mem::rights::to_rights;
+use crate::{
+    device::strict::{
+        EndedKey,
+        KeyEnd, //
+    },
+    mem::rights::to_rights, //
+};
 
 #[cfg(CONFIG_KUNIT = "y")]
 pub(crate) mod bench;
@@ -185,6 +191,17 @@ impl Deref for RegionGuard<'_> {
 }
 
 impl Body {
+    /// Returns what its key was, if it was valid, for a region that is deregistered.
+    #[cold]
+    pub(super) fn ended_key(&self) -> Option<EndedKey> {
+        self.valid.then_some(EndedKey {
+            stag: self.stag,
+            base: self.base,
+            len: self.len,
+            end: KeyEnd::Deregistered,
+        })
+    }
+
     /// Returns the memory. Offsets in it count from the region's first address.
     #[inline]
     pub(crate) fn memory(&self) -> &Memory {

@@ -125,6 +125,11 @@ impl Regions {
         // Only the call that revokes the body frees the index: afterwards the index may belong to
         // another region.
         let body = region.revoke()?;
+        if self.device.strict.is_on() {
+            if let Some(ended) = body.ended_key() {
+                self.device.strict.remember(ended);
+            }
+        }
         // The table's reference is dropped later.
         self.table.remove(body.stag.index());
         Some(body)

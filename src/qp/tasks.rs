@@ -292,6 +292,9 @@ impl Qp {
                 self.shared.coalescer.doorbell_done(begin);
             }
         }
+        if self.shared.device.strict.is_on() {
+            self.check_completion_queues();
+        }
     }
 
     /// Runs the transmit task until it is idle or the budget of the caller is used up; then the

@@ -96,6 +96,8 @@ struct CqInner {
     /// Completions posted so far, modulo 2^32.
     posted: u32,
     overflown: bool,
+    /// The strict mode has found that it was promised too much.
+    exceeded: bool,
 }
 
 /// A completion queue.
@@ -150,6 +152,7 @@ impl Cq {
                     armed: None,
                     posted: first,
                     overflown: false,
+                    exceeded: false,
                 }),
                 _reservation: reservation,
             }),
@@ -371,6 +374,27 @@ impl Cq {
         }
     }
 
+    /// Returns what a process has not polled; [`None`] for the queue of a kernel consumer.
+    #[cold]
+    pub(crate) fn unpolled(&self) -> Option<Unpolled> {
+        let inner = self.inner.lock();
+        let CqStorage::User(ring) = &inner.ring else {
+            return None;
+        };
+        let unpolled = ring.unpolled(inner.posted);
+        Some(Unpolled {
+            taken: inner.posted.wrapping_sub(unpolled),
+            unpolled,
+            room: ring.room(),
+        })
+    }
+
+    /// Returns true the first time that it is called.
+    #[cold]
+    pub(crate) fn is_first_excess(&self) -> bool {
+        !core::mem::replace(&mut self.inner.lock().exceeded, true)
+    }
+
     /// Returns the list of the process's queue pairs that wait for a receive.
     pub(crate) fn waits(&self) -> Option<&ReceiveWaits> {
         self.waits.as_deref()
@@ -415,6 +439,16 @@ pub(crate) struct CqState {
     pub(crate) armed_by_call: bool,
     /// At least one completion was lost.
     pub(crate) overflown: bool,
+}
+
+/// What a process has not polled.
+pub(crate) struct Unpolled {
+    /// How many completions it has polled so far, modulo 2^32.
+    pub(crate) taken: u32,
+    /// How many it has not.
+    pub(crate) unpolled: u32,
+    /// How many the queue holds.
+    pub(crate) room: u32,
 }
 
 /// A resize in progress.
@@ -538,6 +572,7 @@ mod tests {
             armed: None,
             posted: 0,
             overflown: false,
+            exceeded: false,
         };
         assert!(!inner.disarm_for(PendingEvent::Solicited));
         inner.armed = Some(NotifyOn::Solicited);

@@ -214,6 +214,23 @@ impl RecvQueue {
         }
     }
 
+    /// Returns how many requests wait, also if the library does not count them.
+    #[cold]
+    pub(crate) fn count(&self) -> u32 {
+        let inner = self.inner.lock();
+        let (mut least, mut most) = (0, inner.entries);
+        while least < most {
+            // NO-OVERFLOW: between the two.
+            let middle = most - (most - least) / 2;
+            if inner.holds(middle) {
+                least = middle;
+            } else {
+                most = middle - 1;
+            }
+        }
+        least
+    }
+
     /// Returns whether at least `count` requests wait.
     pub(crate) fn holds(&self, count: u32) -> bool {
         self.inner.lock().holds(count)

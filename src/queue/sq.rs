@@ -536,6 +536,29 @@ impl SendQueue {
         }
     }
 
+    /// Returns the cookie of the request that is the oldest outstanding Read or atomic operation; 0
+    /// if no consumer has posted it.
+    #[cold]
+    pub(crate) fn oldest_read_id(&self) -> u64 {
+        let slot = self.oldest_posted_read().map(|(slot, _)| slot);
+        let wqe = slot.and_then(|slot| self.pending.get(self.index(slot.0)));
+        wqe.map_or(0, |wqe| wqe.id)
+    }
+
+    /// Returns how many pending requests generate a completion.
+    #[cold]
+    pub(crate) fn signalled(&self) -> u32 {
+        let _no_completion = self.inner.lock();
+        let (done, taken) = (self.done(), self.taken());
+        let pending = (0..taken.wrapping_sub(done)).map(|ahead| done.wrapping_add(ahead));
+        let signalled = pending.filter(|position| {
+            let wqe = self.pending.get(self.index(*position));
+            wqe.is_some_and(|wqe| wqe.signalled)
+        });
+        // CAST: as many as a queue has entries at most.
+        signalled.count() as u32
+    }
+
     /// Replaces the progress of the Read that is the oldest outstanding request, unless that was
     /// flushed meanwhile.
     pub(crate) fn set_read_state(&self, state: ReadState) {

@@ -227,6 +227,9 @@ impl QpShared {
     #[cold]
     pub(super) fn fault(&self, fault: Fault, quoted: Option<&Quoted>) -> Set<After> {
         self.trace_fault(terminate_number(fault.code()), fault.text());
+        if self.device.strict.is_on() {
+            self.check_peer_key(fault, quoted);
+        }
         self.note_end(StreamEnd::Fault(fault), quoted);
         self.terminate(Notice::of(fault), Terminate::for_fault(fault, quoted))
     }

@@ -283,23 +283,32 @@ impl QpShared {
 
     /// Invalidates a region on behalf of the local consumer.
     pub(crate) fn invalidate_local(&self, stag: Stag) -> Result<(), WcStatus> {
+        let named = self.named_by(stag);
         self.regions
             .region(stag)
             .ok_or(WcStatus::LocalQpOperation)?
-            .invalidate_local(self.stream_id(), stag)
+            .invalidate_local(self.stream_id(), stag)?;
+        self.note_invalidated(stag, named);
+        Ok(())
     }
 
     /// Invalidates a region on behalf of the peer (RDMAP-91..93).
     pub(crate) fn invalidate_remote(&self, stag: Stag) -> Result<(), Fault> {
+        let named = self.named_by(stag);
         let region = self.regions.region(stag).ok_or(Fault::InvalidateUnknown)?;
-        region.invalidate_remote(self.stream_id(), stag)
+        region.invalidate_remote(self.stream_id(), stag)?;
+        self.note_invalidated(stag, named);
+        Ok(())
     }
 
     /// Binds a memory window.
     pub(super) fn bind_window(&self, bind: &Bind) -> Result<(), WcStatus> {
         let window = self.regions.region(bind.window).ok_or(WcStatus::MwBind)?;
         let region = self.regions.region(bind.region);
-        window.bind(self.stream_id(), bind, region.as_ref())
+        let named = self.named_by(bind.window);
+        window.bind(self.stream_id(), bind, region.as_ref())?;
+        self.note_invalidated(bind.window, named);
+        Ok(())
     }
 
     /// Notifies the consumers of both completion queues of what was posted since the last time.

@@ -15,6 +15,7 @@ use kernel_ext::trace::{
     MessageOut,
     ReceiveWait,
     RequestInjected,
+    StrictFinding,
     TerminateSeen,
     Text,
     WrComplete,
@@ -145,6 +146,18 @@ impl QpShared {
                 wr_id,
                 // CAST: there are few rules.
                 rule: place as u32,
+            });
+        }
+    }
+
+    /// The strict mode finds that a rule is broken, by the request `wr_id` if one breaks it.
+    pub(super) fn trace_finding(&self, rule: u32, wr_id: u64) {
+        if StrictFinding::is_enabled() {
+            StrictFinding::record(move || StrictFinding {
+                dev: self.device.name(),
+                qpn: self.number,
+                wr_id,
+                rule,
             });
         }
     }

@@ -156,6 +156,7 @@ impl RdmaDevice {
     pub(crate) fn shut_down(&self) {
         self.device.begin_shut_down();
         self.device.injector.clear();
+        self.device.strict.end();
         self.cm.shut_down();
         self.waits.end();
         self.device.flush();

@@ -56,6 +56,11 @@ pub(super) const FILES: &[Setting<RdmaDevice>] = &[
         show: |device, out| device.injector.show(out),
         store: Some(|device, text| device.injector.write(&device, text)),
     },
+    Setting {
+        name: c"strict",
+        show: |device, out| write!(out, "{}", u8::from(device.strict.is_switched_on())),
+        store: Some(|device, text| device.strict.switch(parse_switch(text)?)),
+    },
     switch!(c"crc", crc),
     Setting {
         name: c"mpa_rev",

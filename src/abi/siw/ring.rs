@@ -159,6 +159,23 @@ impl CompletionRing {
             && self.memory.store_u8_release(flags_at, flags).is_ok()
     }
 
+    /// Returns how many completions it holds.
+    pub(super) fn room(&self) -> u32 {
+        self.mask.wrapping_add(1)
+    }
+
+    /// Returns how many completions before `position` the process has not returned.
+    pub(super) fn unpolled(&self, position: u32) -> u32 {
+        let is_unpolled = |back: &u32| {
+            let at = (position.wrapping_sub(*back) & self.mask) as usize * CQE_LEN;
+            // ORDERING: pairs with the `atomic_store` of 0 by which libsiw returns an entry.
+            let flags = self.memory.load_u8_acquire(at + FLAGS_AT);
+            flags.is_some_and(|flags| flags != 0)
+        };
+        // CAST: as many as the queue has entries at most.
+        (1..=self.room()).take_while(is_unpolled).count() as u32
+    }
+
     /// Clears the process's request for a notification if `event` satisfies it. Returns whether
     /// this call cleared it.
     pub(super) fn disarm_for(&self, event: PendingEvent) -> bool {

@@ -84,7 +84,11 @@ use crate::{
     },
     stream::{
         inject::ReceiveRule,
-        owner::QpShared, //
+        owner::QpShared,
+        strict::{
+            Finding,
+            KeyUser, //
+        }, //
     }, //
 };
 
@@ -302,6 +306,9 @@ impl Delivery for RxDelivery<'_, '_> {
     }
 
     fn fail_receive(&mut self, why: ReceiveFailure<WcStatus>) {
+        if self.qp.device.strict.is_on() {
+            self.incoming.check_keys(self.qp);
+        }
         self.incoming.fail(
             self.qp,
             match why {
@@ -325,6 +332,13 @@ impl Delivery for RxDelivery<'_, '_> {
         self.incoming
             .rule
             .take_if(|rule| *rule == ReceiveRule::Absent);
+        if self.qp.device.strict.is_on() && self.qp.device.kind.posts_receives_first() {
+            self.qp.report_finding(
+                Finding::LateReceive,
+                None,
+                fmt!("a message of the peer found no receive, and waits"),
+            );
+        }
         self.qp.device.stats.rx_receive_waits.inc();
         self.qp.trace_receive_wait(true);
         self.qp.receives.queue().add_waiter();
@@ -442,6 +456,9 @@ impl Delivery for RxDelivery<'_, '_> {
     }
 
     fn fail_request(&mut self, status: WcStatus) {
+        if self.qp.device.strict.is_on() {
+            self.check_sink();
+        }
         if let Some((slot, _)) = self.qp.sq.oldest_posted_read() {
             self.qp.sq.finish(slot, status, self.qp.origin());
         }
@@ -462,6 +479,18 @@ impl Delivery for RxDelivery<'_, '_> {
 
     fn terminated(&mut self, terminate: &Terminate) -> Set<After> {
         self.qp.terminated_by_peer(terminate)
+    }
+}
+
+impl RxDelivery<'_, '_> {
+    /// Reports the key of the memory to which the answer to the oldest Read was to go, if it has
+    /// ended. The device is strict.
+    #[cold]
+    fn check_sink(&self) {
+        if let Some((_, Some(sink))) = self.qp.sq.oldest_read_state() {
+            let user = KeyUser::Request(self.qp.sq.oldest_read_id());
+            self.qp.check_keys(user, core::iter::once(sink.key()));
+        }
     }
 }
 

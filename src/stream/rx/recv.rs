@@ -12,6 +12,7 @@ use iwarp::{
         SendExtra, //
     },
     receiver::SendSegment,
+    stag::Stag,
     stream::{
         NotTaken,
         Received, //
@@ -49,7 +50,8 @@ use crate::{
         owner::{
             QpShared,
             Receives, //
-        }, //
+        },
+        strict::KeyUser, //
     }, //
 };
 
@@ -118,6 +120,13 @@ impl Incoming {
         };
         found.map_err(NotTaken::Unusable)?;
         Ok(u32::try_from(list.len()).unwrap_or(u32::MAX))
+    }
+
+    /// Reports those of its keys that have ended. The device is strict.
+    #[cold]
+    pub(super) fn check_keys(&self, qp: &QpShared) {
+        let keys = self.wr.buffer.sges().map(|sge| Stag::new(sge.lkey));
+        qp.check_keys(KeyUser::Request(self.wr.id), keys);
     }
 
     /// Does what a rule says to the receive taken last.

@@ -89,7 +89,8 @@ use crate::{
         owner::{
             QpShared,
             ReadWait, //
-        }, //
+        },
+        strict::KeyUser, //
     }, //
 };
 
@@ -237,6 +238,10 @@ impl TxStream {
                 }
                 qp.trace_wr_start(slot, &self.wr);
                 let begun = self.begin(qp, slot);
+                if begun.is_err() && qp.device.strict.is_on() {
+                    let keys = self.wr.payload.sges().map(|sge| Stag::new(sge.lkey));
+                    qp.check_keys(KeyUser::Request(self.wr.id), keys);
+                }
                 self.wr.forget();
                 (slot, begun)
             }

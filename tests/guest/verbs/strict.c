@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The strict mode, as docs/strict.md has it: one broken program for each rule is found, and correct
+ * ones that look like it are not.
+ */
+
+#include "common.h"
+#include "modify.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#define LEN 4096
+
+static struct region local, remote;
+static char file[128];
+
+static const char *const counters[] = { "strict_cq_size", "strict_late_receives",
+					"strict_ended_keys" };
+enum rule { CQ_SIZE, LATE_RECEIVES, ENDED_KEYS };
+static long before[ARRAY_SIZE(counters)];
+
+static void begin(void)
+{
+	for (size_t i = 0; i < ARRAY_SIZE(counters); i++)
+		before[i] = device_counter(test_context(), counters[i]);
+}
+
+/* Since then this rule was broken so often, and no other one. */
+static bool found(enum rule rule, long times)
+{
+	for (size_t i = 0; i < ARRAY_SIZE(counters); i++) {
+		long now = device_counter(test_context(), counters[i]) - before[i];
+		long expected = i == rule ? times : 0;
+
+		if (now == expected)
+			continue;
+		test_fail(__FILE__, __LINE__, counters[i], "%ld, not %ld", now, expected);
+		return false;
+	}
+	return true;
+}
+
+static bool nothing_found(void)
+{
+	return found(CQ_SIZE, 0);
+}
+
+static bool prepare(struct pair *p)
+{
+	begin();
+	return region_make(&local, p->a.pd, LEN, ALL_RIGHTS) &&
+	       region_make(&remote, p->b.pd, LEN, ALL_RIGHTS);
+}
+
+static struct ibv_send_wr to_remote(enum ibv_wr_opcode op, uint64_t id, struct ibv_sge *sge)
+{
+	return wr_rdma(op, id, IBV_SEND_SIGNALED, sge, 1, (uintptr_t)remote.buf, remote.mr->rkey);
+}
+
+/* The usual: all that a program may do, and its regions are gone only afterwards. */
+PAIR_CASE(correct_program_is_not_found, 0)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr;
+	struct ibv_wc wc;
+
+	must(prepare(p) && exchange_works(p));
+	sge = sge_of(&local, 0, 64);
+	for (uint64_t id = 1; id <= 3; id++) {
+		wr = to_remote(id % 2 ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, id, &sge);
+		must(post_send(&p->a, &wr) && expect_wc(p->a.send_cq, &wc, id, IBV_WC_SUCCESS));
+	}
+	region_release(&local);
+	region_release(&remote);
+	world_is_well();
+	must(nothing_found());
+}
+
+/* A full queue is not too full: what it holds and what may come are together its size. */
+PAIR_CASE(full_completion_queue_is_not_found, .cq_depth = 4, .depth = 4)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr;
+	struct ibv_wc wc;
+	uint64_t room = p->a.send_cq->cqe;
+
+	must(prepare(p));
+	sge = sge_of(&local, 0, 64);
+	for (uint64_t round = 1; round <= 2; round++) {
+		for (uint64_t id = 1; id <= room; id++) {
+			wr = to_remote(IBV_WR_RDMA_WRITE, id, &sge);
+			must(post_send(&p->a, &wr));
+		}
+		for (uint64_t id = 1; id <= room; id++)
+			must(expect_wc(p->a.send_cq, &wc, id, IBV_WC_SUCCESS));
+	}
+	must(nothing_found());
+}
+
+/* One request more than the queue has room for, although it is polled before it overflows. */
+PAIR_CASE(completion_queue_that_is_promised_too_much_is_found, .cq_depth = 4, .depth = 4)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr;
+	struct ibv_wc wc;
+	uint64_t room = p->a.recv_cq->cqe;
+
+	must(prepare(p));
+	for (uint64_t id = 1; id <= room + 1; id++)
+		must(post_recv(&p->a, id, &local, 0, 64));
+	/* The next call of the process. */
+	sge = sge_of(&local, 0, 64);
+	wr = to_remote(IBV_WR_RDMA_WRITE, 1, &sge);
+	must(post_send(&p->a, &wr) && expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS));
+	must(found(CQ_SIZE, 1));
+	/* Once for each queue. */
+	must(post_send(&p->a, &wr) && expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS));
+	must(found(CQ_SIZE, 1));
+}
+
+PAIR_CASE(message_that_waits_for_its_receive_is_found, 0)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr;
+	struct ibv_wc wc;
+
+	must(prepare(p));
+	sge = sge_of(&local, 0, 64);
+	wr = wr_make(IBV_WR_SEND, 1, IBV_SEND_SIGNALED, &sge, 1);
+	must(post_recv(&p->b, 1, &remote, 0, 64) && post_send(&p->a, &wr));
+	must(expect_wc(p->b.recv_cq, &wc, 1, IBV_WC_SUCCESS) && nothing_found());
+	must(expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS) && post_send(&p->a, &wr));
+	must(expect_no_wc(p->b.recv_cq, QUIET) && found(LATE_RECEIVES, 1));
+	must(post_recv(&p->b, 2, &remote, 0, 64) && expect_wc(p->b.recv_cq, &wc, 2, IBV_WC_SUCCESS));
+	must(found(LATE_RECEIVES, 1));
+}
+
+/* The peer writes to, or reads from, what is deregistered. */
+static void peer_uses_ended_key(struct pair *p, enum ibv_wr_opcode op, long times)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr;
+	struct ibv_wc wc;
+
+	must(prepare(p));
+	sge = sge_of(&local, 0, 64);
+	wr = to_remote(op, 1, &sge);
+	must(region_release(&remote));
+	must(post_send(&p->a, &wr) && qp_reaches(p->b.qp, IBV_QPS_ERR, SOON));
+	must(poll_wc(p->a.send_cq, &wc, SOON) && found(ENDED_KEYS, times));
+	world_is_well();
+}
+
+PAIR_CASE(write_to_a_deregistered_region_is_found, 0) { peer_uses_ended_key(p, IBV_WR_RDMA_WRITE, 1); }
+PAIR_CASE(read_of_a_deregistered_region_is_found, 0) { peer_uses_ended_key(p, IBV_WR_RDMA_READ, 1); }
+
+PAIR_CASE(request_with_a_deregistered_key_is_found, 0)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr;
+	struct ibv_wc wc;
+
+	must(prepare(p));
+	sge = sge_of(&local, 0, 64);
+	wr = to_remote(IBV_WR_RDMA_WRITE, 1, &sge);
+	must(region_release(&local) && post_send(&p->a, &wr));
+	must(expect_wc(p->a.send_cq, &wc, 1, IBV_WC_LOC_PROT_ERR) && found(ENDED_KEYS, 1));
+}
+
+PAIR_CASE(receive_with_a_deregistered_key_is_found, 0)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr;
+	struct ibv_wc wc;
+
+	must(prepare(p) && post_recv(&p->b, 1, &remote, 0, 64) && region_release(&remote));
+	sge = sge_of(&local, 0, 64);
+	wr = wr_make(IBV_WR_SEND, 1, IBV_SEND_SIGNALED, &sge, 1);
+	must(post_send(&p->a, &wr));
+	must(expect_wc(p->b.recv_cq, &wc, 1, IBV_WC_LOC_PROT_ERR) && found(ENDED_KEYS, 1));
+}
+
+/* What is refused for another reason: a key that never was, and a right that is not there. */
+PAIR_CASE(other_refusals_are_not_found, 0)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr;
+
+	must(prepare(p));
+	sge = sge_of(&local, 0, 64);
+	wr = to_remote(IBV_WR_RDMA_WRITE, 1, &sge);
+	wr.wr.rdma.rkey ^= 0xff;
+	must(post_send(&p->a, &wr) && qp_reaches(p->b.qp, IBV_QPS_ERR, SOON));
+	must(nothing_found());
+}
+
+/* Returns whether the file takes the text; errno says why not. */
+static bool takes(const char *text)
+{
+	int fd = open(file, O_WRONLY);
+	bool done = write(fd, text, 1) == 1;
+	int error = errno;
+
+	close(fd);
+	errno = error;
+	return done;
+}
+
+static void switch_needs_the_capability(void)
+{
+	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct caps[2] = { 0 };
+	pid_t pid = fork();
+	int ended;
+
+	if (!pid) {
+		syscall(SYS_capset, &header, caps);
+		_exit(takes("0") ? 1 : errno == EPERM ? 0 : 2);
+	}
+	must(pid > 0 && waitpid(pid, &ended, 0) == pid);
+	check(!ended && file_value(file) == 1, "ended with %#x", ended);
+	check(!takes("2") && errno == EINVAL && file_value(file) == 1, "2: %s", strerror(errno));
+}
+
+/* Off, it finds nothing. */
+PAIR_CASE(without_the_mode_nothing_is_found, 0)
+{
+	must(file_write(file, "0"));
+	peer_uses_ended_key(p, IBV_WR_RDMA_WRITE, 0);
+	must(file_write(file, "1"));
+}
+
+int main(int argc, char **argv)
+{
+	test_begin(argc, argv);
+	if (!test_context())
+		return test_cannot_start();
+	snprintf(file, sizeof(file), "/sys/class/infiniband/%s/strict",
+		 ibv_get_device_name(test_context()->device));
+	file_write(file, "1");
+	RUN(correct_program_is_not_found);
+	RUN(full_completion_queue_is_not_found);
+	RUN(completion_queue_that_is_promised_too_much_is_found);
+	RUN(message_that_waits_for_its_receive_is_found);
+	RUN(write_to_a_deregistered_region_is_found);
+	RUN(read_of_a_deregistered_region_is_found);
+	RUN(request_with_a_deregistered_key_is_found);
+	RUN(receive_with_a_deregistered_key_is_found);
+	RUN(other_refusals_are_not_found);
+	RUN(switch_needs_the_capability);
+	RUN(without_the_mode_nothing_is_found);
+	file_write(file, "0");
+	return test_end();
+}
