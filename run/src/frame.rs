@@ -60,8 +60,9 @@ pub enum Frame {
     /// From the guest: the job cannot be run, and why. The last frame.
     Refused(String),
     /// From the guest: the command has ended, and everything that it wrote is where it belongs. The
-    /// exit status as a shell would say it, and the kernel's taint flags. The last frame.
-    Ended(u8, u64),
+    /// exit status as a shell would say it, the kernel's taint flags, and what the devices have
+    /// found in the strict mode. The last frame.
+    Ended(u8, u64, u64),
 }
 
 fn malformed(what: &str) -> io::Error {
@@ -87,7 +88,10 @@ impl Frame {
             Self::Started => (7, Vec::new()),
             Self::Refused(why) => (8, why.clone().into_bytes()),
             Self::Ready => (10, Vec::new()),
-            Self::Ended(status, taint) => (9, [&[*status][..], &taint.to_le_bytes()].concat()),
+            Self::Ended(status, taint, findings) => {
+                let numbers = [taint.to_le_bytes(), findings.to_le_bytes()].concat();
+                (9, [&[*status][..], &numbers].concat())
+            }
         }
     }
 
@@ -142,9 +146,15 @@ impl Frame {
             }
             (7, []) => Self::Started,
             (8, why) => Self::Refused(String::from_utf8_lossy(why).into_owned()),
-            (9, [status, taint @ ..]) => {
-                let taint = taint.try_into().map_err(|_| malformed("taint flags"))?;
-                Self::Ended(*status, u64::from_le_bytes(taint))
+            (9, [status, numbers @ ..]) => {
+                let numbers = numbers.split_first_chunk();
+                let (taint, findings) = numbers.ok_or_else(|| malformed("taint flags"))?;
+                let findings = findings.try_into().map_err(|_| malformed("findings"))?;
+                Self::Ended(
+                    *status,
+                    u64::from_le_bytes(*taint),
+                    u64::from_le_bytes(findings),
+                )
             }
             (10, []) => Self::Ready,
             _ => return Err(malformed("kind or length")),
@@ -170,7 +180,7 @@ mod tests {
             Frame::Ready,
             Frame::Started,
             Frame::Refused("no device".into()),
-            Frame::Ended(255, (1 << 40) | 2),
+            Frame::Ended(255, (1 << 40) | 2, 3),
         ]
     }
 

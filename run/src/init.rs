@@ -21,6 +21,7 @@ use std::fs::File;
 use std::io::{self, BufReader};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
 use std::thread::{self, JoinHandle};
 
@@ -92,7 +93,10 @@ fn guest() -> Result<(), Failure> {
         None => Err("a job of another version".into()),
     };
     let last = match done {
-        Ok((status, taint)) => Frame::Ended(status, taint),
+        Ok((status, taint)) => match findings() {
+            Ok(findings) => Frame::Ended(status, taint, findings),
+            Err(Failure(why)) => Frame::Refused(why),
+        },
         Err(Failure(why)) => Frame::Refused(why),
     };
     line.send(&last).during("the line")?;
@@ -106,7 +110,37 @@ fn prepare(job: &Job) -> Result<(), Failure> {
     load_modules()?;
     bring_up_network(job)?;
     root::enter(job)?;
-    add_rules(&job.rules)
+    add_rules(&job.rules)?;
+    if job.strict {
+        for device in devices()? {
+            std::fs::write(device.join("strict"), "1").during("switch the strict mode on")?;
+        }
+    }
+    Ok(())
+}
+
+/// The devices' directories.
+fn devices() -> Result<Vec<PathBuf>, Failure> {
+    let all = std::fs::read_dir("/sys/class/infiniband").during("devices")?;
+    all.map(|device| Ok(device.during("devices")?.path()))
+        .collect()
+}
+
+/// How much all devices have found in their strict mode.
+fn findings() -> Result<u64, Failure> {
+    let mut findings = 0;
+    for device in devices()? {
+        let counters = device.join("ports/1/hw_counters");
+        for name in [
+            "strict_cq_size",
+            "strict_late_receives",
+            "strict_ended_keys",
+        ] {
+            let text = std::fs::read_to_string(counters.join(name)).during(name)?;
+            findings += text.trim().parse::<u64>().map_err(|_| name)?;
+        }
+    }
+    Ok(findings)
 }
 
 /// Loads the modules of the directory that the guest was started from, in the order that the file
@@ -178,8 +212,8 @@ fn add_rules(rules: &[u8]) -> Result<(), Failure> {
     if rules.is_empty() {
         return Ok(());
     }
-    for device in std::fs::read_dir("/sys/class/infiniband").during("devices")? {
-        let file = device.during("devices")?.path().join("inject");
+    for device in devices()? {
+        let file = device.join("inject");
         std::fs::write(&file, rules).during(&format!(
             "{}: a rule that the devices do not take",
             file.display()

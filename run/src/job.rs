@@ -91,6 +91,8 @@ pub struct Job {
     pub processors: Vec<u8>,
     /// The rules by which requests fail on purpose, of each device (docs/inject.md).
     pub rules: Vec<u8>,
+    /// The devices are strict (docs/strict.md).
+    pub strict: bool,
     /// The number of devices beside that on the loopback interface.
     pub devices: u32,
     /// Their link type.
@@ -170,7 +172,7 @@ impl Job {
             pack.number(soft);
             pack.number(hard);
         });
-        for flag in self.terminal {
+        for flag in self.terminal.into_iter().chain([self.strict]) {
             pack.number(flag.into());
         }
         pack.number(self.window.0.into());
@@ -201,6 +203,7 @@ impl Job {
         for flag in &mut terminal {
             *flag = unpack.number()? != 0;
         }
+        let strict = unpack.number()? != 0;
         let window = (unpack.small()?, unpack.small()?);
         let link_type = *LinkType::ALL.get(unpack.small::<usize>()?)?;
         let job = Self {
@@ -219,6 +222,7 @@ impl Job {
             hosts,
             processors,
             rules,
+            strict,
             devices,
             link_type,
             mtu,
@@ -248,6 +252,7 @@ mod tests {
             hosts: 3,
             processors: b"cpu MHz : 2000\n".to_vec(),
             rules: b"do=reset".to_vec(),
+            strict: true,
             devices: 4,
             link_type: LinkType::Ib,
             mtu: 1500,

@@ -18,6 +18,8 @@ pub use job::{Job, LinkType, RESOURCES};
 
 /// The exit statuses that are not the command's own.
 pub mod status {
+    /// The devices have found a fault of the command's in their strict mode.
+    pub const FINDING: u8 = 122;
     /// The guest's kernel reported a fault: whatever the command did may not be right.
     pub const REPORT: u8 = 123;
     /// The time of `--timeout` was up. As of timeout(1).

@@ -119,6 +119,7 @@ fn job(options: &Options, processors: u32, terminal: &Terminal) -> Result<Job, F
             .map(rules)
             .transpose()?
             .unwrap_or_default(),
+        strict: options.strict,
         devices: options.devices,
         link_type: options.link_type,
         mtu: options.mtu,
@@ -490,7 +491,7 @@ impl End {
         };
         let kernel = guest::describe(self.kernel);
         let status = match (self.last, self.phase) {
-            (Some(Frame::Ended(code, taint)), _) if is_report(taint) => {
+            (Some(Frame::Ended(code, taint, _)), _) if is_report(taint) => {
                 show();
                 say(&format!("the guest's kernel reported a fault, see above; the command's status was {code}"));
                 status::REPORT
@@ -499,7 +500,20 @@ impl End {
                 say("the time is up");
                 status::TIMEOUT
             }
-            (Some(Frame::Ended(code, _)), _) => code,
+            (Some(Frame::Ended(code, _, findings @ 1..)), _) => {
+                let mut error = io::stderr().lock();
+                let found = self
+                    .messages
+                    .iter()
+                    .filter(|line| line.contains("strict rule"));
+                found.for_each(|line| drop(writeln!(error, "{line}")));
+                drop(error);
+                say(&format!(
+                    "{findings} findings of the strict mode; the command's status was {code}"
+                ));
+                status::FINDING
+            }
+            (Some(Frame::Ended(code, _, 0)), _) => code,
             (Some(Frame::Refused(why)), _) => return Err(why.into()),
             (Some(other), _) => return Err(format!("the guest sent {other:?}").into()),
             (None, Phase::Interrupted(signal)) => status::SIGNAL + signal,

@@ -16,18 +16,20 @@ guest that has RDMA devices, as an ordinary user, without KVM.
                  (1)
   --devices N    devices riw0, riw1, ... on interfaces eth0, eth1, ... (1); riw_lo is on lo
   --type T       their link type: riwarp, riwarp_siw or riwarp_ib (riwarp)
-  --mtu M        MTU of the interfaces, 1280 to 65535 (1500)  --cpus N       processors of the guest, 1 to 4 (2, or 1 if this process has no more)
+  --mtu M        MTU of the interfaces, 1280 to 65535 (1500)
+  --cpus N       processors of the guest, 1 to 4 (2, or 1 if this process has no more)
   --mem M        memory of the guest, as 512M or 4G (half of what this process may use, at most 4G)
   --timeout S    end COMMAND after S seconds, with status 124
   --share DIR    what COMMAND changes in DIR stays, as in the current directory; may be repeated
   --inject FILE  let requests fail on purpose, by the rules of FILE (docs/inject.md)
+  --strict       look for what COMMAND does wrong although it goes well (docs/strict.md)
   --root         run COMMAND as the guest's root
   --log FILE     write the messages of the guest's kernel to FILE, of several guests to FILE.1 ...
   --help, --version
 
 The exit status is that of COMMAND, 128 + N if signal N ended it, 127 if there is no COMMAND, 126 if
 it cannot be executed, 125 if riwarp-run failed, 124 if the time was up, 123 if the guest's kernel
-reported a fault. riwarp-run(1) has the rest.
+reported a fault, 122 if --strict has found something. riwarp-run(1) has the rest.
 ";
 
 #[derive(Debug)]
@@ -44,6 +46,7 @@ pub(crate) struct Options {
     pub(crate) shares: Vec<PathBuf>,
     pub(crate) root: bool,
     pub(crate) inject: Option<PathBuf>,
+    pub(crate) strict: bool,
     pub(crate) log: Option<PathBuf>,
     /// Not empty.
     pub(crate) command: Vec<OsString>,
@@ -115,6 +118,7 @@ pub(crate) fn parse(
         shares: Vec::new(),
         root: false,
         inject: None,
+        strict: false,
         log: None,
         command: Vec::new(),
     };
@@ -134,6 +138,7 @@ pub(crate) fn parse(
             }
             Long("share") => options.shares.push(parser.value()?.into()),
             Long("inject") => options.inject = Some(parser.value()?.into()),
+            Long("strict") => options.strict = true,
             Long("root") => options.root = true,
             Long("log") => options.log = Some(parser.value()?.into()),
             Short('h') | Long("help") => return Ok(Request::Help),
@@ -198,7 +203,7 @@ mod tests {
             ("--mem 99999999999999G x", "M or G"),
             ("--type siw x", "riwarp_siw"),
             ("--timeout 0 x", "from 1"),
-            ("--strict x", "--strict"),
+            ("--stric x", "--stric"),
             ("--devices", "--devices"),
             ("", "COMMAND"),
         ] {
