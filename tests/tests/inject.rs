@@ -363,6 +363,46 @@ fn mistakes_name_the_word() {
     assert_eq!(Mistake::Value("qp=x").describe(), ("wrong value", "qp=x"));
 }
 
+/// The files that the package riwarp-utils installs.
+const SCENARIOS: [(&str, &str); 4] = [
+    ("failover", include_str!("../../utils/inject/failover")),
+    (
+        "lossy-completions",
+        include_str!("../../utils/inject/lossy-completions"),
+    ),
+    (
+        "silent-peer",
+        include_str!("../../utils/inject/silent-peer"),
+    ),
+    ("slow-peer", include_str!("../../utils/inject/slow-peer")),
+];
+
+/// A device of any type takes each of them, by one write of at most a page.
+#[test]
+fn scenario_files_have_rules_for_all_devices() {
+    // The statuses for which libsiw has no number (docs/inject.md).
+    let not_of_siw = [6, 11, 12, 13, 16];
+    for (name, text) in SCENARIOS {
+        assert!(text.len() < 4096, "{name}");
+        let rules: Vec<Rule> = text
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty() && !line.starts_with('#'))
+            .map(rule)
+            .collect();
+        assert!((1..=MAX_RULES).contains(&rules.len()), "{name}");
+        for rule in rules {
+            if let RuleAction::Status { status, vendor, .. } = rule.action() {
+                assert!(!not_of_siw.contains(&status) && vendor == 0, "{name}");
+            }
+        }
+        // What a comment offers instead is a rule, too.
+        for line in text.lines().filter(|line| line.starts_with("#nth")) {
+            rule(&line[1..]);
+        }
+    }
+}
+
 /// Whatever is written: no panic, and what is a rule can be counted.
 #[test]
 fn any_text_is_a_rule_or_a_mistake() {
