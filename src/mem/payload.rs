@@ -6,6 +6,8 @@
 //!
 //! Context: any.
 
+use iwarp::stag::Stag;
+
 /// Length in octets of an element of a scatter/gather list. All ABIs have the same layout: address,
 /// length, key.
 pub(crate) const SGE_LEN: usize = 16;
@@ -104,6 +106,13 @@ impl Payload {
         let last = self.sges().last()?;
         self.used -= 1;
         Some(last)
+    }
+
+    /// Returns the keys of the elements that have octets.
+    #[cold]
+    pub(crate) fn keys(&self) -> impl Iterator<Item = Stag> + '_ {
+        let elements = self.sges().filter(|sge| sge.len != 0);
+        elements.map(|sge| Stag::new(sge.lkey))
     }
 
     /// Makes it a list of `count` elements and returns their octets to be filled in; [`None`],

@@ -12,7 +12,6 @@ use iwarp::{
         SendExtra, //
     },
     receiver::SendSegment,
-    stag::Stag,
     stream::{
         NotTaken,
         Received, //
@@ -125,7 +124,7 @@ impl Incoming {
     /// Reports those of its keys that have ended. The device is strict.
     #[cold]
     pub(super) fn check_keys(&self, qp: &QpShared) {
-        let keys = self.wr.buffer.sges().map(|sge| Stag::new(sge.lkey));
+        let keys = self.wr.buffer.keys();
         qp.check_keys(KeyUser::Request(self.wr.id), keys);
     }
 

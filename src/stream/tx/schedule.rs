@@ -239,7 +239,7 @@ impl TxStream {
                 qp.trace_wr_start(slot, &self.wr);
                 let begun = self.begin(qp, slot);
                 if begun.is_err() && qp.device.strict.is_on() {
-                    let keys = self.wr.payload.sges().map(|sge| Stag::new(sge.lkey));
+                    let keys = self.wr.payload.keys();
                     qp.check_keys(KeyUser::Request(self.wr.id), keys);
                 }
                 self.wr.forget();
