@@ -11,11 +11,13 @@
 //! * [`mpa_start`]: start-up, both ends;
 //! * [`terminate`]: the Terminate parser and builder;
 //! * [`ops`]: two ends of a stream, compared with a model;
+//! * [`inject`]: rules by which requests and messages fail;
 //! * [`conversation`]: conversations that [`mutator`] has mutated.
 
 pub mod conversation;
 pub mod fpdu_stream;
 pub mod framing;
+pub mod inject;
 pub mod mpa_start;
 pub mod mutator;
 pub mod ops;
@@ -28,10 +30,11 @@ pub mod watched;
 pub type Target = fn(&[u8]);
 
 /// The targets by the names of their corpora.
-pub const TARGETS: [(&str, Target); 5] = [
+pub const TARGETS: [(&str, Target); 6] = [
     ("fpdu_stream", fpdu_stream::run),
     ("mpa_start", mpa_start::run),
     ("terminate", terminate::run),
+    ("inject", inject::run),
     ("ops", ops::run),
     ("conversation", conversation::run),
 ];

@@ -11,6 +11,7 @@ use bolero::check;
 use iwarp_fuzz::{
     conversation,
     fpdu_stream,
+    inject,
     mpa_start,
     ops,
     terminate,
@@ -47,6 +48,11 @@ fn the_corpus_of_start_ups() {
 #[test]
 fn the_corpus_of_terminates() {
     corpus("terminate", terminate::run);
+}
+
+#[test]
+fn the_corpus_of_rules() {
+    corpus("inject", inject::run);
 }
 
 #[test]
