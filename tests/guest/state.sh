@@ -304,10 +304,25 @@ trace_a_rule() {
 	in_order_soon "^injected dev=$DEV_A qpn=[1-9][0-9]* wr_id=0x[0-9a-f]* rule=0"
 	qp=$(traced injected | sed -n "s/.* \(qpn=[0-9]*\) .*/\1/p")
 	in_order_soon "^wr_start dev=$DEV_A $qp " "^wr_complete dev=$DEV_A $qp .*status=SUCCESS" \
-		"^wr_start dev=$DEV_A $qp " "^injected dev=$DEV_A $qp " \
+		"^injected dev=$DEV_A $qp " "^wr_start dev=$DEV_A $qp " \
 		"^wr_complete dev=$DEV_A $qp .*status=RETRY_EXC_ERR"
 	[ "$(traced injected | wc -l)" = 1 ] || die "$(traced injected)"
 	echo clear >"/sys/class/infiniband/$DEV_A/inject"
+}
+
+# A message finds no receive, by a rule.
+trace_a_finding() {
+	tracing
+	join 8192 2
+	await b 'established *'
+	echo 1 >"/sys/class/infiniband/$DEV_B/strict"
+	echo 'on=recv op=send times=1 do=no-receive' >"/sys/class/infiniband/$DEV_B/inject"
+	ask a send "$C" 100 -
+	in_order_soon "^injected dev=$DEV_B qpn=[1-9][0-9]* wr_id=0x0 rule=0" \
+		"^strict dev=$DEV_B qpn=[1-9][0-9]* wr_id=0x0 rule=4" \
+		"^wr_complete dev=$DEV_B .* opcode=RECV status=SUCCESS"
+	echo clear >"/sys/class/infiniband/$DEV_B/inject"
+	echo 0 >"/sys/class/infiniband/$DEV_B/strict"
 }
 
 trace_a_refusal() {
@@ -381,6 +396,7 @@ try trace_requests 120 trace_requests
 try trace_a_fault 120 trace_a_fault
 try trace_a_wait 120 trace_a_wait
 try trace_a_rule 120 trace_a_rule
+try trace_a_finding 120 trace_a_finding
 try trace_a_refusal 120 trace_a_refusal
 try read_meanwhile 120 read_meanwhile
 finish

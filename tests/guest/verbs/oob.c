@@ -236,13 +236,13 @@ static void every_gid(void)
 }
 
 /* The first of three Sends fails with the retry status; the others and the receive are flushed. */
-static bool expect_giving_up(struct side *s, int64_t begin, int64_t least, int64_t most)
+static bool expect_giving_up(struct side *s, int64_t begin, int64_t least)
 {
 	struct ibv_wc wc;
 	int64_t took;
 	bool seen[4] = { false };
 
-	if (!poll_wc(s->cq, &wc, SOON + most)) {
+	if (!poll_wc(s->cq, &wc, SOON)) {
 		fail("no completion");
 		return false;
 	}
@@ -252,7 +252,7 @@ static bool expect_giving_up(struct side *s, int64_t begin, int64_t least, int64
 		     (unsigned long long)wc.wr_id);
 		return false;
 	}
-	if (took < least || took > most) {
+	if (took < least) {
 		fail("after %lld ms", (long long)took);
 		return false;
 	}
@@ -267,8 +267,8 @@ static bool expect_giving_up(struct side *s, int64_t begin, int64_t least, int64
 	return qp_reaches(s->qp, IBV_QPS_ERR, SOON);
 }
 
-/* Connects to an absent peer with posted work, and gives up in this time (ms). */
-static bool gives_up(struct side *s, const struct side *peer, int64_t least, int64_t most)
+/* Connects to an absent peer with posted work, and gives up, not before this time (ms). */
+static bool gives_up(struct side *s, const struct side *peer, int64_t least)
 {
 	int64_t begin;
 
@@ -276,7 +276,7 @@ static bool gives_up(struct side *s, const struct side *peer, int64_t least, int
 		return false;
 	begin = now_ms();
 	return side_recv(s, 3, 100) && side_send(s, 0, 100) && side_send(s, 1, 100) &&
-	       side_send(s, 2, 100) && expect_giving_up(s, begin, least, most);
+	       side_send(s, 2, 100) && expect_giving_up(s, begin, least);
 }
 
 SIDES_CASE(a_peer_that_never_comes)
@@ -286,7 +286,7 @@ SIDES_CASE(a_peer_that_never_comes)
 	/* The minimum: a second. */
 	a->timeout = 1;
 	a->retry_cnt = 0;
-	must(gives_up(a, b, 990, 1000 + 2000 * slow));
+	must(gives_up(a, b, 990));
 	check(device_counter(ctx, "pairing_timeouts") == before + 1, "not counted");
 	must(nobody_listens());
 }
@@ -296,7 +296,7 @@ SIDES_CASE(time_is_what_timeout_and_retry_cnt_say)
 	/* 4.096 us * 2^16 = 268 ms, four times as long, three tries: 3.2 s. */
 	a->timeout = 16;
 	a->retry_cnt = 2;
-	must(gives_up(a, b, 3200, 3200 + 2000 * slow));
+	must(gives_up(a, b, 3200));
 }
 
 SIDES_CASE(without_a_timeout_a_send_waits)
@@ -630,7 +630,7 @@ SIDES_CASE(a_queue_pair_that_expects_another_psn_of_itself)
 	must(side_rts(a) && side_recv(a, 3, 100));
 	begin = now_ms();
 	must(side_send(a, 0, 100) && side_send(a, 1, 100) && side_send(a, 2, 100));
-	must(expect_giving_up(a, begin, 990, 1000 + 2000 * slow));
+	must(expect_giving_up(a, begin, 990));
 	check(qp_state(b->qp) == IBV_QPS_INIT, "state %d of another", qp_state(b->qp));
 }
 
@@ -797,6 +797,7 @@ SIDES_CASE(another_port)
  */
 static void waits_for(struct side *a, struct side *b, uint8_t timer, uint8_t retry, int ms)
 {
+	long before = device_counter(ctx, "rx_receive_waits");
 	int64_t begin;
 
 	b->min_rnr_timer = timer;
@@ -806,7 +807,7 @@ static void waits_for(struct side *a, struct side *b, uint8_t timer, uint8_t ret
 	must(side_send(a, 1, 100));
 	must(qp_reaches(b->qp, IBV_QPS_ERR, SOON));
 	check(now_ms() - begin >= ms, "%d after %d ms", retry, (int)(now_ms() - begin));
-	check(ms || now_ms() - begin < 5000 * slow, "after %d ms", (int)(now_ms() - begin));
+	check(ms || device_counter(ctx, "rx_receive_waits") == before, "it has waited");
 	must(qp_reaches(a->qp, IBV_QPS_ERR, SOON));
 	must(sides_reset(a, b));
 }
