@@ -401,9 +401,13 @@ void riwarp_helper_sk_set_memcg(struct sock *sk, struct mem_cgroup *memcg)
 void riwarp_helper_sk_limit_rate(struct sock *sk, unsigned long rate);
 void riwarp_helper_sk_limit_rate(struct sock *sk, unsigned long rate)
 {
-	if (rate != ~0UL)
-		cmpxchg(&sk->sk_pacing_status, SK_PACING_NONE, SK_PACING_NEEDED);
 	WRITE_ONCE(sk->sk_max_pacing_rate, rate);
+	if (rate == ~0UL) {
+		/* Until the next acknowledgement the old one would hold. */
+		WRITE_ONCE(sk->sk_pacing_rate, rate);
+		return;
+	}
+	cmpxchg(&sk->sk_pacing_status, SK_PACING_NONE, SK_PACING_NEEDED);
 	WRITE_ONCE(sk->sk_pacing_rate, min(READ_ONCE(sk->sk_pacing_rate), rate));
 }
 
