@@ -152,9 +152,7 @@ impl Injection {
 
     /// Returns whether the stream is to be silent.
     pub(super) fn is_silent(&self, qp: &QpShared) -> bool {
-        let set = qp.device.injector.rules();
-        matches!(self.hold, Some(Hold::ForGood))
-            && set.is_some_and(|set| Arc::ptr_eq(&set, &self.set))
+        matches!(self.hold, Some(Hold::ForGood)) && qp.device.injector.number() == self.set.number()
     }
 
     /// Returns what `place` keeps for the rules of the device, if it has any.

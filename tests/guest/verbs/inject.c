@@ -9,10 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/capability.h>
 #include <stdarg.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 
 #define LEN 4096
 
@@ -20,16 +17,9 @@ static struct region local, remote;
 static char file[128];
 static bool rxe;
 
-/* Returns whether the file takes the text; errno says why not. */
 static bool takes(const char *text)
 {
-	int fd = open(file, O_WRONLY);
-	bool done = write(fd, text, strlen(text)) == (ssize_t)strlen(text);
-	int error = errno;
-
-	close(fd);
-	errno = error;
-	return done;
+	return device_takes(test_context(), "inject", text);
 }
 
 /* Writes rules in place of those there were. */
@@ -376,7 +366,7 @@ PAIR_CASE(corrupted_payload_is_delivered, 0)
 }
 
 /* A peer that checks the CRC ends the stream. */
-PAIR_CASE(corrupted_crc_is_noticed, 0)
+static void corrupted_crc_is_noticed(struct pair *p)
 {
 	struct ibv_wc wc;
 
@@ -394,20 +384,7 @@ PAIR_CASE(corrupted_crc_is_noticed, 0)
 	must(rules(""));
 }
 
-/* Runs a case while a setting of the device has another value. */
-static void with_setting(const char *name, const char *value, void (*body)(void))
-{
-	char path[128], old[32];
-
-	snprintf(path, sizeof(path), "/sys/class/infiniband/%s/%s",
-		 ibv_get_device_name(test_context()->device), name);
-	snprintf(old, sizeof(old), "%ld", file_value(path));
-	must(file_write(path, value));
-	body();
-	check(file_write(path, old), "%s stays %s", name, value);
-}
-
-static void corrupted_crc(void) { with_setting("crc", "1", corrupted_crc_is_noticed); }
+static void corrupted_crc(void) { with_pair_set("crc", 1, corrupted_crc_is_noticed); }
 
 /* The peer has got it, but its completion is late, and so are those behind it. */
 PAIR_CASE(completion_is_late_and_those_behind_it, 0)
@@ -589,7 +566,7 @@ PAIR_CASE(message_finds_no_receive_at_first, 0)
 }
 
 /* If messages do not wait, it ends the stream. */
-PAIR_CASE(message_that_may_not_wait_finds_no_receive, 0)
+static void message_that_may_not_wait_finds_no_receive(struct pair *p)
 {
 	struct ibv_wc wc;
 
@@ -605,7 +582,7 @@ PAIR_CASE(message_that_may_not_wait_finds_no_receive, 0)
 
 static void without_receive_wait(void)
 {
-	with_setting("receive_wait", "0", message_that_may_not_wait_finds_no_receive);
+	with_pair_set("receive_wait", 0, message_that_may_not_wait_finds_no_receive);
 }
 
 /* By the name of the process that made the queue pair, and counted on all streams together. */
@@ -658,17 +635,7 @@ static void bad_rules_change_nothing(void)
 /* The file's mode would permit it. */
 static void without_capability_no_rules(void)
 {
-	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
-	struct __user_cap_data_struct caps[2] = { 0 };
-	pid_t pid = fork();
-	int ended;
-
-	if (!pid) {
-		syscall(SYS_capset, &header, caps);
-		_exit(takes("do=reset") ? 1 : errno == EPERM ? 0 : 2);
-	}
-	must(pid > 0 && waitpid(pid, &ended, 0) == pid);
-	check(!ended, "ended with %#x", ended);
+	must(needs_net_admin(test_context(), "inject", "do=reset"));
 	check(!strcmp(shown(), "\n"), "%s", shown());
 }
 

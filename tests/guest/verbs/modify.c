@@ -3,7 +3,13 @@
 
 #include "modify.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <linux/capability.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define MEMORY (64 * 1024)
 /* The part of a side's memory with the octets that it sends, and the part that the peer writes. */
@@ -319,6 +325,35 @@ long device_counter(struct ibv_context *ctx, const char *name)
 	sleep_ms(20);
 	snprintf(path, sizeof(path), "ports/1/hw_counters/%s", name);
 	return device_value(ctx, path);
+}
+
+bool device_takes(struct ibv_context *ctx, const char *name, const char *text)
+{
+	char path[PATH_MAX];
+	int fd, error;
+	bool done;
+
+	device_path(path, ctx, name);
+	fd = open(path, O_WRONLY);
+	done = write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+	error = errno;
+	close(fd);
+	errno = error;
+	return done;
+}
+
+bool needs_net_admin(struct ibv_context *ctx, const char *name, const char *text)
+{
+	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct caps[2] = { 0 };
+	pid_t pid = fork();
+	int ended;
+
+	if (!pid) {
+		syscall(SYS_capset, &header, caps);
+		_exit(device_takes(ctx, name, text) ? 1 : errno == EPERM ? 0 : 2);
+	}
+	return pid > 0 && waitpid(pid, &ended, 0) == pid && !ended;
 }
 
 bool set_device_value(struct ibv_context *ctx, const char *name, long value)

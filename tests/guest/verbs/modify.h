@@ -78,6 +78,10 @@ bool somebody_listens(int port);
 long device_value(struct ibv_context *ctx, const char *name);
 /* Returns one of its counters. */
 long device_counter(struct ibv_context *ctx, const char *name);
+/* Returns whether a file of the device takes a text; errno says why not. */
+bool device_takes(struct ibv_context *ctx, const char *name, const char *text);
+/* Whether it refuses the text for want of CAP_NET_ADMIN, although the file's mode permits it. */
+bool needs_net_admin(struct ibv_context *ctx, const char *name, const char *text);
 bool set_device_value(struct ibv_context *ctx, const char *name, long value);
 /* As with_pair, while a setting of the device has this value. */
 void with_pair_set(const char *name, long value, void (*body)(struct pair *p));

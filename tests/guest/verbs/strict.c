@@ -8,10 +8,6 @@
 #include "modify.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <linux/capability.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 
 #define LEN 4096
 
@@ -198,32 +194,12 @@ PAIR_CASE(other_refusals_are_not_found, 0)
 	must(nothing_found());
 }
 
-/* Returns whether the file takes the text; errno says why not. */
-static bool takes(const char *text)
-{
-	int fd = open(file, O_WRONLY);
-	bool done = write(fd, text, 1) == 1;
-	int error = errno;
-
-	close(fd);
-	errno = error;
-	return done;
-}
-
 static void switch_needs_the_capability(void)
 {
-	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
-	struct __user_cap_data_struct caps[2] = { 0 };
-	pid_t pid = fork();
-	int ended;
-
-	if (!pid) {
-		syscall(SYS_capset, &header, caps);
-		_exit(takes("0") ? 1 : errno == EPERM ? 0 : 2);
-	}
-	must(pid > 0 && waitpid(pid, &ended, 0) == pid);
-	check(!ended && file_value(file) == 1, "ended with %#x", ended);
-	check(!takes("2") && errno == EINVAL && file_value(file) == 1, "2: %s", strerror(errno));
+	must(needs_net_admin(test_context(), "strict", "0"));
+	check(file_value(file) == 1, "it is off");
+	check(!device_takes(test_context(), "strict", "2") && errno == EINVAL && file_value(file) == 1,
+	      "2: %s", strerror(errno));
 }
 
 /* Off, it finds nothing. */
