@@ -59,6 +59,7 @@ use crate::{
         oob::ports::HeldPorts, //
     },
     device::{
+        gid::Guid,
         log::log_limit,
         queues::Queues,
         refs::Ref,
@@ -69,7 +70,6 @@ use crate::{
         stats::Stats,
         Device,
         DeviceKind,
-        Guid,
         Parts, //
     },
     mem::pd::Pd,

@@ -33,7 +33,6 @@ use kernel_ext::{
         NetdevEvent,
         NetdevType, //
     },
-    random,
     ratelimit::RateLimit,
     rdma::{
         device::DeviceLink,
@@ -51,12 +50,18 @@ use kernel_ext::{
 
 use crate::{
     device::{
-        gid::GidTable,
+        gid::{
+            GidTable,
+            Guid, //
+        },
         inject::Injector,
         paging::Paging,
         queues::Queues,
         refs::Ref,
-        settings::Settings,
+        settings::{
+            Settings,
+            MAX_DEPTH, //
+        },
         stats::Stats,
         strict::Strictness, //
     }, //
@@ -93,9 +98,10 @@ pub(crate) const MAX_MW: u32 = 1 << 20;
 /// Most protection domains.
 pub(crate) const MAX_PD: u32 = 1 << 16;
 /// Most RDMA Reads that a peer may have outstanding on a queue pair.
-pub(crate) const MAX_IRD: u32 = 128;
+// CAST: a small constant.
+pub(crate) const MAX_IRD: u32 = MAX_DEPTH as u32;
 /// Most RDMA Reads that a queue pair may have outstanding.
-pub(crate) const MAX_ORD: u32 = 128;
+pub(crate) const MAX_ORD: u32 = MAX_IRD;
 /// Maximum elements in the sink of an RDMA Read: the request names one buffer (RFC 5040, section
 /// 4.4).
 pub(crate) const MAX_READ_SGE: u32 = 1;
@@ -554,51 +560,6 @@ impl Device {
     }
 }
 
-/// The device's identifier, in the form of an EUI-64.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Guid([u8; 8]);
-
-impl Guid {
-    /// Makes it from the hardware address of an interface, or at random if the interface has none.
-    pub(crate) fn of(netdev: &NetDevice) -> Self {
-        Self::from_hw_addr(netdev).unwrap_or_else(Self::random)
-    }
-
-    /// Makes one at random.
-    pub(crate) fn random() -> Self {
-        // Neither a group nor a universal address, so no assigned one (RFC 4291, appendix A).
-        let [first, rest @ ..] = random::octets::<8>();
-        let [b, c, d, e, f, g, h] = rest;
-        Self([first & !3, b, c, d, e, f, g, h])
-    }
-
-    /// Makes it from the current hardware address of an interface.
-    fn from_hw_addr(netdev: &NetDevice) -> Option<Self> {
-        let addr = netdev.hw_addr();
-        match *addr.as_bytes() {
-            [0, 0, 0, 0, 0, 0] => None,
-            // The universal/local bit is inverted in an EUI-64 (RFC 4291, appendix A).
-            [a, b, c, d, e, f] => Some(Self([a ^ 2, b, c, 0xff, 0xfe, d, e, f])),
-            _ => None,
-        }
-    }
-
-    /// Returns the octets in network order.
-    pub(crate) fn octets(self) -> [u8; 8] {
-        self.0
-    }
-
-    /// Returns the link-local GID with this interface identifier.
-    fn link_local(self) -> Gid {
-        let mut gid = [0; 16];
-        if let Some((prefix, interface)) = gid.split_first_chunk_mut::<8>() {
-            *prefix = [0xfe, 0x80, 0, 0, 0, 0, 0, 0];
-            interface.copy_from_slice(&self.0);
-        }
-        Gid(gid)
-    }
-}
-
 /// Returns whether a device can be made on an interface: its type must carry IP.
 pub(crate) fn is_suitable(netdev: &NetDevice) -> bool {
     match netdev.netdev_type() {
@@ -640,14 +601,6 @@ mod tests {
             seen |= 1 << resource.index();
         }
         assert_eq!(seen, (1 << Resource::COUNT) - 1);
-    }
-
-    #[test]
-    fn an_identifier_makes_a_link_local_gid() {
-        let guid = Guid([1, 2, 3, 4, 5, 6, 7, 8]);
-        let gid = guid.link_local();
-        assert_eq!(gid.0[..8], [0xfe, 0x80, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(gid.0[8..], guid.octets());
     }
 
     const ALL: [Resource; Resource::COUNT] = [

@@ -60,6 +60,7 @@ use crate::{
     cm::oob::ports::HeldPorts,
     device::{
         self,
+        gid::Guid,
         log::log_limit,
         queues::Queues,
         refs::{
@@ -72,7 +73,6 @@ use crate::{
         },
         Device,
         DeviceKind,
-        Guid,
         Parts, //
     },
     verbs::device::{

@@ -30,11 +30,10 @@ use kernel_ext::{
         SockAddr, //
     },
     new_spinlock_bh,
+    random,
     rdma::types::Gid,
     sync::SpinLockBh, //
 };
-
-use crate::device::Guid;
 
 /// Entries of the table. Further addresses have no GID until one of those in the table is removed.
 pub(crate) const GID_TABLE_LEN: u32 = 32;
@@ -142,6 +141,51 @@ fn update(slots: &mut Slots, for_each_addr: impl Fn(&mut dyn FnMut(Ipv6Addr))) {
     });
 }
 
+/// The device's identifier, in the form of an EUI-64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Guid([u8; 8]);
+
+impl Guid {
+    /// Makes it from the hardware address of an interface, or at random if the interface has none.
+    pub(crate) fn of(netdev: &NetDevice) -> Self {
+        Self::from_hw_addr(netdev).unwrap_or_else(Self::random)
+    }
+
+    /// Makes one at random.
+    pub(crate) fn random() -> Self {
+        // Neither a group nor a universal address, so no assigned one (RFC 4291, appendix A).
+        let [first, rest @ ..] = random::octets::<8>();
+        let [b, c, d, e, f, g, h] = rest;
+        Self([first & !3, b, c, d, e, f, g, h])
+    }
+
+    /// Makes it from the current hardware address of an interface.
+    fn from_hw_addr(netdev: &NetDevice) -> Option<Self> {
+        let addr = netdev.hw_addr();
+        match *addr.as_bytes() {
+            [0, 0, 0, 0, 0, 0] => None,
+            // The universal/local bit is inverted in an EUI-64 (RFC 4291, appendix A).
+            [a, b, c, d, e, f] => Some(Self([a ^ 2, b, c, 0xff, 0xfe, d, e, f])),
+            _ => None,
+        }
+    }
+
+    /// Returns the octets in network order.
+    pub(crate) fn octets(self) -> [u8; 8] {
+        self.0
+    }
+
+    /// Returns the link-local GID with this interface identifier.
+    fn link_local(self) -> Gid {
+        let mut gid = [0; 16];
+        if let Some((prefix, interface)) = gid.split_first_chunk_mut::<8>() {
+            *prefix = [0xfe, 0x80, 0, 0, 0, 0, 0, 0];
+            interface.copy_from_slice(&self.0);
+        }
+        Gid(gid)
+    }
+}
+
 #[kernel::prelude::kunit_tests(riwarp_gid)]
 mod tests {
     use super::*;
@@ -167,6 +211,14 @@ mod tests {
     }
 
     const EMPTY: Slots = [None; GID_TABLE_LEN as usize];
+
+    #[test]
+    fn an_identifier_makes_a_link_local_gid() {
+        let guid = Guid([1, 2, 3, 4, 5, 6, 7, 8]);
+        let gid = guid.link_local();
+        assert_eq!(gid.0[..8], [0xfe, 0x80, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(gid.0[8..], guid.octets());
+    }
 
     #[test]
     fn an_address_keeps_its_index() {

@@ -52,11 +52,6 @@ use kernel::{
 };
 use kernel_ext::net::SockAddr;
 
-use super::{
-    MAX_IRD,
-    MAX_ORD, //
-};
-
 /// A revision of the MPA start-up frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MpaRevision {
@@ -364,9 +359,7 @@ fn tcp_port(port: u16, offset: u16) -> u16 {
 }
 
 /// The greatest [`DepthLimit`].
-// CAST: A small constant.
-const MAX_DEPTH: u16 = MAX_IRD as u16;
-const _: () = assert!(MAX_IRD == MAX_ORD);
+pub(super) const MAX_DEPTH: u16 = 128;
 
 /// The defaults if the module has no parameters.
 #[cfg(CONFIG_KUNIT = "y")]

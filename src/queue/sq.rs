@@ -79,14 +79,15 @@ use crate::{
 };
 
 mod marks;
-mod occupancy;
 mod pending;
 mod ruled;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 
-pub(crate) use marks::TxMarks;
-pub(crate) use occupancy::Occupancy;
+pub(crate) use marks::{
+    Slot,
+    TxMarks, //
+};
 use pending::{
     PendingRing,
     PendingWqe, //
@@ -103,15 +104,15 @@ use ruled::{
 
 use super::first_position;
 
-/// Names a pending request: its position in submission order, modulo 2^32.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Slot(u32);
-
-impl Slot {
-    /// Returns the position, for trace events.
-    pub(crate) fn position(self) -> i64 {
-        self.0.into()
-    }
+/// How full a send queue is.
+pub(crate) struct Occupancy {
+    /// Requests that were posted and not taken.
+    pub(crate) posted: u32,
+    /// Requests that were taken and are not complete.
+    pub(crate) pending: u32,
+    /// Outstanding Reads and atomic operations, and the ORD.
+    pub(crate) reads: u32,
+    pub(crate) max_reads: u32,
 }
 
 /// What [`SendQueue::take`] found.
@@ -428,7 +429,7 @@ impl SendQueue {
     #[inline]
     pub(crate) fn sent(&self, marks: &mut TxMarks, slot: Slot, end: u64) {
         if !marks.push(slot, end) {
-            marks.note(self, &mut self.inner.lock());
+            self.inner.lock().note(self, marks);
             marks.push(slot, end);
         }
     }
@@ -450,7 +451,7 @@ impl SendQueue {
     pub(crate) fn accepted(&self, position: u64, marks: &mut TxMarks, origin: WcOrigin) {
         {
             let mut inner = self.inner.lock();
-            marks.note(self, &mut inner);
+            inner.note(self, marks);
             inner.accepted = position;
             if !inner.complete(self, origin) {
                 return;
@@ -462,6 +463,44 @@ impl SendQueue {
     /// Completes all requests that are over, releasing the lock and enabling interrupts in between.
     fn complete(&self, origin: WcOrigin) {
         while self.inner.lock().complete(self, origin) {}
+    }
+
+    /// Returns whether as many requests are pending as the queue has entries. A process may post as
+    /// many behind them, since its ring entries are free once taken.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        // ORDERING: pairs with the release in `complete_one`: the entry is free again.
+        self.taken().wrapping_sub(self.done.load(Acquire)) >= self.entries
+    }
+
+    /// Returns how full the queue is.
+    pub(crate) fn occupancy(&self) -> Occupancy {
+        let ring = self.user.as_ref().map(|ring| ring.posted(self.taken()));
+        let inner = self.inner.lock();
+        let taken = self.taken();
+        Occupancy {
+            posted: ring.unwrap_or_else(|| self.posted().wrapping_sub(taken)),
+            pending: taken.wrapping_sub(self.done()),
+            reads: inner.depth.used().into(),
+            max_reads: inner.depth.limit().into(),
+        }
+    }
+
+    /// Returns whether every taken request is complete.
+    pub(crate) fn is_idle(&self) -> bool {
+        // Under the lock, so that the completions are posted too.
+        let _inner = self.inner.lock();
+        self.taken() == self.done()
+    }
+
+    /// Returns whether the peer still has to receive part of a taken request, or of a posted one if
+    /// the transmit task `takes` those. A peer that has ended its half of the stream answers no
+    /// Read, so no request behind an outstanding one can succeed.
+    pub(crate) fn has_unsent(&self, takes: bool) -> bool {
+        // First: a request that is taken meanwhile counts below.
+        let posted = takes && self.has_posted() && !self.is_drained();
+        let inner = self.inner.lock();
+        (posted || self.taken() != self.done()) && inner.depth.used() == 0
     }
 
     /// Returns whether another Read or atomic operation may be outstanding; at most the negotiated
@@ -691,6 +730,13 @@ impl SendQueueInner {
     fn oldest_read(&mut self) -> Option<&mut OutstandingRead> {
         let at = self.depth.oldest()?;
         self.reads.get_mut(usize::from(at))?.as_mut()
+    }
+
+    /// Notes where requests end in the stream.
+    fn note(&mut self, queue: &SendQueue, marks: &mut TxMarks) {
+        for (slot, end) in marks.drain() {
+            self.set_state(queue, slot, WqeState::Sent(end));
+        }
     }
 
     fn set_state(&mut self, queue: &SendQueue, slot: Slot, state: WqeState) {

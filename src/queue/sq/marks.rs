@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The ends of requests in the octet stream, until TCP has accepted them.
+//! The places of requests in a send queue, and their ends in the octet stream until TCP has
+//! accepted them.
 //!
 //! Context: any; the transmit task.
 
-use super::{
-    SendQueue,
-    SendQueueInner,
-    Slot,
-    WqeState, //
-};
+/// Names a pending request: its position in submission order, modulo 2^32.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Slot(pub(super) u32);
+
+impl Slot {
+    /// Returns the position, for trace events.
+    pub(crate) fn position(self) -> i64 {
+        self.0.into()
+    }
+}
 
 /// Where the last requests end, in octets from the beginning of the stream. Collected by the
 /// transmit task, so that it locks the queue once for many requests.
@@ -33,11 +38,9 @@ impl TxMarks {
         }
     }
 
-    /// Moves all of them to the queue.
-    pub(super) fn note(&mut self, queue: &SendQueue, inner: &mut SendQueueInner) {
-        for (slot, end) in self.list.iter_mut().take(self.len).filter_map(Option::take) {
-            inner.set_state(queue, slot, WqeState::Sent(end));
-        }
-        self.len = 0;
+    /// Takes all of them, in their order.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = (Slot, u64)> + '_ {
+        let len = core::mem::take(&mut self.len);
+        self.list.iter_mut().take(len).filter_map(Option::take)
     }
 }
