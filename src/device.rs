@@ -98,10 +98,11 @@ pub(crate) const MAX_MW: u32 = 1 << 20;
 /// Most protection domains.
 pub(crate) const MAX_PD: u32 = 1 << 16;
 /// Most RDMA Reads that a peer may have outstanding on a queue pair.
-// CAST: a small constant.
-pub(crate) const MAX_IRD: u32 = MAX_DEPTH as u32;
+pub(crate) const MAX_IRD: u32 = 128;
 /// Most RDMA Reads that a queue pair may have outstanding.
-pub(crate) const MAX_ORD: u32 = MAX_IRD;
+pub(crate) const MAX_ORD: u32 = 128;
+// CAST: it becomes wider.
+const _: () = assert!(MAX_IRD == MAX_DEPTH as u32 && MAX_ORD == MAX_IRD);
 /// Maximum elements in the sink of an RDMA Read: the request names one buffer (RFC 5040, section
 /// 4.4).
 pub(crate) const MAX_READ_SGE: u32 = 1;

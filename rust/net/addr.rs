@@ -196,6 +196,11 @@ impl SockAddr {
         self.0.ip().is_unspecified()
     }
 
+    /// Returns an IPv4-mapped address as IPv4, and others unchanged.
+    pub fn to_canonical(self) -> Self {
+        Self::new(self.0.ip().to_canonical(), self.0.port())
+    }
+
     /// Returns whether it is a loopback address.
     pub fn is_loopback(&self) -> bool {
         self.0.ip().is_loopback()

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The connection manager: the life of one TCP connection, from start-up to release.
+//! The connections of a device: what one TCP connection is from start-up to release, and the table
+//! of all.
 //!
-//! It opens, accepts and rejects connections for the iWARP connection manager ([`connect`],
-//! [`accept`], [`reject`], [`abort`]) and for queue pairs that know their peer ([`connect_oob`]).
-//! It exchanges the MPA start-up frames, hands the stream to the queue pair, ends it
-//! ([`StreamConnection::ask`], [`Conn::detach_qp`]) and raises the events of the iWARP connection
-//! manager.
+//! A connection is opened, accepted and rejected for the iWARP connection manager (`requests`) and
+//! for queue pairs that know their peer (`oob::search`). It exchanges the MPA start-up frames,
+//! hands the stream to the queue pair, ends it ([`StreamConnection::ask`], [`Conn::detach_qp`]) and
+//! raises the events of the iWARP connection manager.
 //!
 //! # One actor per connection
 //!
 //! Requests, socket callbacks and the queue pair only set a flag ([`Wants`]) or a reply
 //! ([`PendingReply`]) and queue the connection's work item. [`Conn::step`] takes all decisions, one
-//! step at a time. `actor`, `initiator`, `responder`, `attach`, `oob` and `stream` contain the
-//! steps.
+//! step at a time. `phase` has the phases, `actor` leads from one to the next; `initiator`,
+//! `responder`, `steps`, `stream` and `oob::conn` contain the steps.
 //!
 //! Programs take the n-th request for that of the peer's n-th queue pair. So one queue runs the
 //! steps of all connections in order, until the consumer has accepted or the peer has replied. From
@@ -27,9 +27,14 @@
 //!
 //! # References
 //!
+//! * A [`Cm`] is all of a device's connections. Connections, listeners and searches refer to it. It
+//!   refers to them too: to a listener for connections without `rdma_cm` until the last queue pair
+//!   at its address has stopped to wait, and to a queue pair, by the table, until that is
+//!   destroyed.
 //! * The device's table ([`Conns`]) holds each connection until release. The iWARP connection
 //!   manager holds only a number, so a request that it forgets or answers late neither leaks nor
-//!   dangles.
+//!   dangles. Numbers begin at 1 and are never reused. A listener holds a connection until its
+//!   consumer is asked.
 //! * The socket holds a [`StreamCallbacks`], which holds the connection, which holds the socket.
 //!   Release breaks this cycle by unhooking the socket.
 //! * The connection holds its queue pair, behind a [`BhRevocable`], and the queue pair holds the
@@ -46,7 +51,7 @@
 //!
 //! # Locks
 //!
-//! A step takes the actor's mutex; so do [`connect`] and [`connect_oob`] while they make the
+//! A step takes the actor's mutex; so does who connects while it makes the
 //! connection, [`Conn::report`], and [`Conn::detach_qp`], which runs a step. No caller holds a lock
 //! of a queue pair, a search or a socket when it takes this mutex, so a step may call into them:
 //! actor > search > queue pair, actor > socket. The pending reply's spin lock and the table's are
@@ -58,16 +63,24 @@
 //!
 //! RFC 5044, section 7; RFC 6581; RFC 5041, section 8; RFC 5040, section 6.
 
+use core::{
+    convert::Infallible,
+    num::NonZeroUsize, //
+};
+
 use iwarp::actions::Later;
 use kernel::{
     new_mutex,
     new_spinlock,
     prelude::*,
+    rbtree::{
+        RBTree,
+        RBTreeNode, //
+    },
     sync::{
         atomic::{
             Acquire,
             Atomic,
-            Full,
             Release, //
         },
         Arc,
@@ -82,8 +95,7 @@ use kernel::{
         new_delayed_work,
         new_work,
         DelayedWork,
-        Work,
-        WorkItem, //
+        Work, //
     }, //
 };
 use kernel_ext::{
@@ -97,20 +109,32 @@ use kernel_ext::{
         BhOff,
         BhRevocable, //
     },
-    warn_on_once,
-    workqueue::{
-        DelayedItem,
-        OwnedQueue, //
-    }, //
+    warn_on_once, //
 };
 
 use crate::{
     cm::{
-        oob::search::OobSearch,
-        Cm, //
+        listen::admission::{
+            Pending,
+            STEP, //
+        },
+        oob::{
+            ports::HeldPorts,
+            OobSearch,
+            OobWaiters, //
+        }, //
     },
-    device::Device,
-    qp::Qp,
+    device::{
+        refs::{
+            Ref,
+            Refs, //
+        },
+        Device, //
+    },
+    qp::{
+        table::Qps,
+        Qp, //
+    },
     stream::connection::{
         Bound,
         StreamConnection,
@@ -118,47 +142,29 @@ use crate::{
     }, //
 };
 
-use self::{
-    actor::Actor,
-    requests::PendingReply,
-    table::ConnEntry, //
+use self::phase::{
+    Actor,
+    PendingReply, //
 };
 
 pub(in crate::cm) mod actor;
-pub(in crate::cm) mod attach;
 #[cfg(CONFIG_KUNIT = "y")]
 pub(crate) mod bench;
 pub(in crate::cm) mod frames;
 #[cfg(CONFIG_KUNIT = "y")]
 mod held;
-pub(in crate::cm) mod initiator;
+mod initiator;
 #[cfg(CONFIG_KUNIT = "y")]
 mod peer;
+pub(in crate::cm) mod phase;
 mod report;
-pub(in crate::cm) mod requests;
+pub(crate) mod requests;
 pub(in crate::cm) mod responder;
-pub(in crate::cm) mod stream;
-mod table;
+pub(in crate::cm) mod steps;
+mod stream;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 mod trace;
-
-pub(in crate::cm) use self::{
-    requests::connect_oob,
-    table::Conns, //
-};
-pub(crate) use self::{
-    requests::{
-        abort,
-        accept,
-        connect,
-        reject, //
-    },
-    responder::{
-        plain,
-        HalfOpen, //
-    }, //
-};
 
 /// One TCP connection.
 #[pin_data]
@@ -192,8 +198,6 @@ pub(crate) struct Conn {
     entry: ConnEntry,
 }
 
-/// The work item of a step in the order of all connections.
-const STEP: u64 = 0;
 /// The work item of the timer.
 const TIMER: u64 = 1;
 
@@ -204,51 +208,6 @@ impl_has_work! {
 
 impl_has_delayed_work! {
     impl HasDelayedWork<Self, TIMER> for Conn { self.timer }
-}
-
-impl WorkItem<STEP> for Conn {
-    type Pointer = Arc<Self>;
-
-    fn run(this: Arc<Self>) {
-        if this.route() == Route::StartUp {
-            this.try_step();
-        } else {
-            // The order has ceased to matter since the item was queued.
-            this.kick();
-        }
-    }
-}
-
-impl WorkItem<STREAM_STEP> for Conn {
-    type Pointer = Arc<Self>;
-
-    fn run(this: Arc<Self>) {
-        if this.route() == Route::StartUp {
-            // The queue pair has asked for something; the step keeps its turn.
-            this.kick();
-        } else {
-            this.try_step();
-        }
-    }
-}
-
-impl DelayedItem<TIMER> for Conn {
-    fn queue(&self) -> &OwnedQueue {
-        // It only queues a step.
-        &self.device().queues.stream
-    }
-}
-
-impl WorkItem<TIMER> for Conn {
-    type Pointer = Arc<Self>;
-
-    fn run(this: Arc<Self>) {
-        // ORDERING: pairs with the exchange in `set_timer`: queueing the step, a full barrier,
-        // comes after this, so the next step sees it.
-        this.timer_expired.xchg(true, Full);
-        // Do not run the step here: it may be running already.
-        this.kick();
-    }
 }
 
 /// The receiver of what arrives on the socket; also says which queue runs the steps.
@@ -301,7 +260,7 @@ impl Conn {
     /// octets and receives callbacks; [`Conn::kick`] starts the first step.
     ///
     /// Context: process.
-    fn new(cm: Arc<Cm>, socket: Socket, actor: Actor) -> Result<Arc<Self>> {
+    pub(in crate::cm) fn new(cm: Arc<Cm>, socket: Socket, actor: Actor) -> Result<Arc<Self>> {
         let entry = ConnEntry::take(cm)?;
         let callbacks = Arc::new(StreamCallbacks::new(), GFP_KERNEL)?;
         let socket = Hooked::new(socket, callbacks.clone())?;
@@ -336,6 +295,14 @@ impl Conn {
             return Err(error);
         }
         Ok(conn)
+    }
+
+    /// Returns the connection for a listener to know until the consumer is asked.
+    pub(in crate::cm) fn pending(self: &Arc<Self>) -> Pending {
+        Pending {
+            connection: self.connection.clone(),
+            item: self.clone(),
+        }
     }
 
     /// Returns the connection for a queue pair to be bound to.
@@ -417,22 +384,6 @@ impl Conn {
         self.qp.as_ref()?.revoke()
     }
 
-    /// Detaches the queue pair. On return the connection no longer calls it, and the iWARP
-    /// connection manager has all events that it waits for.
-    ///
-    /// Resets an open stream. A stream that is being closed in an orderly way continues to close,
-    /// so that the peer gets what was sent.
-    ///
-    /// Context: process; the caller holds no lock that the queue pair takes when the connection
-    /// binds, attaches or unbinds it, or reports the end of the stream.
-    pub(in crate::cm) fn detach_qp(self: &Arc<Self>) {
-        want(&self.wants.orphan);
-        drop(self.take_qp());
-        // Waits for a running step, which has a reference to the queue pair of its own, and then
-        // acts on the request.
-        self.step();
-    }
-
     /// Passes what has arrived to its receiver.
     ///
     /// Context: softirq, or process with the socket locked.
@@ -491,5 +442,238 @@ impl SocketEvents for StreamCallbacks {
         if let Some(conn) = self.conn.as_ref() {
             conn.kick();
         }
+    }
+}
+
+/// What a device has of connections.
+#[pin_data]
+pub(crate) struct Cm {
+    pub(in crate::cm) qps: Arc<Qps>,
+    #[pin]
+    conns: Conns,
+    /// Queue pairs that wait for a connection without `rdma_cm`.
+    #[pin]
+    pub(crate) oob_waiters: OobWaiters,
+    /// Dropped last, since the module may be unloaded without it.
+    pub(in crate::cm) device: Arc<Device>,
+}
+
+impl Cm {
+    /// Makes the tables, with no port held.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new(
+        device: Arc<Device>,
+        qps: Arc<Qps>,
+        ports: Arc<HeldPorts>,
+    ) -> Result<Arc<Self>> {
+        Arc::try_pin_init(
+            try_pin_init!(Self {
+                qps,
+                conns <- Conns::new(),
+                oob_waiters <- OobWaiters::new(ports),
+                device,
+            }? Error),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Finds the connection whose request is being answered, unless it is released.
+    pub(in crate::cm) fn asked(&self, name: NonZeroUsize) -> Option<Arc<Conn>> {
+        self.find(u64::try_from(name.get()).ok()?)
+    }
+
+    /// Finds a connection that is not released yet.
+    pub(in crate::cm) fn find(&self, number: u64) -> Option<Arc<Conn>> {
+        self.conns.inner.lock().table.get(&number).cloned()
+    }
+
+    /// Calls `f` for each connection that is not released, without a lock held; ends at its first
+    /// error.
+    ///
+    /// Context: process.
+    pub(crate) fn each_conn<E>(&self, f: impl FnMut(&Arc<Conn>) -> Result<(), E>) -> Result<(), E> {
+        self.conns.for_each(f)
+    }
+
+    /// Releases the port, ends all connections and waits until the last one is gone.
+    ///
+    /// Context: process, without rtnl, not from an item of the device's queues.
+    pub(crate) fn shut_down(&self) {
+        self.oob_waiters.shut_down();
+        self.conns.shut_down();
+    }
+}
+
+/// The connections of a device.
+#[pin_data]
+struct Conns {
+    #[pin]
+    inner: SpinLock<ConnsInner>,
+    /// Counts the connections, released or not.
+    alive: Arc<Refs>,
+}
+
+struct ConnsInner {
+    /// Connections that are not released yet.
+    table: RBTree<u64, Arc<Conn>>,
+    /// The next number to assign.
+    next: u64,
+    /// Whether new connections are refused.
+    closed: bool,
+}
+
+impl Conns {
+    /// Makes an empty table.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    fn new() -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            inner <- new_spinlock!(
+                ConnsInner {
+                    table: RBTree::new(),
+                    next: 1,
+                    closed: false,
+                },
+                "riwarp::Conns::inner"
+            ),
+            alive: Refs::new()?,
+        }? Error)
+    }
+
+    /// Ends all connections at once and waits until the last one is gone: its socket closed and
+    /// none of its work queued.
+    ///
+    /// Called at the end of a device, after its queue pairs are gone; any other holder of a
+    /// connection must drop its reference by itself.
+    ///
+    /// Context: process, without the rtnl, and not from an item of the connections' queue.
+    fn shut_down(&self) {
+        if core::mem::replace(&mut self.inner.lock().closed, true) {
+            return;
+        }
+        let killed = self.for_each(|conn| {
+            want(&conn.wants.kill);
+            conn.kick();
+            Ok::<(), Infallible>(())
+        });
+        let Ok(()) = killed;
+        self.alive.wait_empty();
+    }
+
+    /// Calls `f` for each connection, in the order of their numbers, without the lock held. Ends at
+    /// its first error.
+    fn for_each<E>(&self, mut f: impl FnMut(&Arc<Conn>) -> Result<(), E>) -> Result<(), E> {
+        let mut from = 0;
+        loop {
+            let found = {
+                let inner = self.inner.lock();
+                let found = inner
+                    .table
+                    .cursor_lower_bound(&from)
+                    .map(|cursor| (*cursor.current().0, cursor.current().1.clone()));
+                found
+            };
+            let Some((number, conn)) = found else {
+                return Ok(());
+            };
+            f(&conn)?;
+            from = number.saturating_add(1);
+        }
+    }
+}
+
+/// A connection's entry in the table, freed on drop.
+struct ConnEntry {
+    cm: Arc<Cm>,
+    number: u64,
+    /// Dropped last.
+    _counted: Ref,
+}
+
+impl ConnEntry {
+    /// Reserves an entry; lookups do not find the connection yet.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` if the device is being removed.
+    fn take(cm: Arc<Cm>) -> Result<Self> {
+        let (number, counted) = {
+            let mut inner = cm.conns.inner.lock();
+            if inner.closed {
+                return Err(ENODEV);
+            }
+            let number = inner.next;
+            // NO-OVERFLOW: 2^64 connections are out of reach.
+            inner.next = number.wrapping_add(1);
+            // With the lock held, so that `shut_down` waits for it.
+            (number, Ref::new(&cm.conns.alive))
+        };
+        Ok(Self {
+            cm,
+            number,
+            _counted: counted,
+        })
+    }
+
+    /// Counts what belongs to the connection and may outlive the entry.
+    fn count(&self) -> Ref {
+        Ref::new(&self.cm.conns.alive)
+    }
+
+    /// Returns the connections of the device.
+    fn cm(&self) -> &Arc<Cm> {
+        &self.cm
+    }
+
+    /// Returns the device.
+    fn device(&self) -> &Arc<Device> {
+        &self.cm.device
+    }
+
+    /// Returns the number of the entry.
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Returns the number in the connection manager's type.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it does not fit, on a 32-bit machine.
+    fn name(&self) -> Result<NonZeroUsize> {
+        let number = usize::try_from(self.number)?;
+        NonZeroUsize::new(number).ok_or(EINVAL)
+    }
+
+    /// Makes lookups find the connection, until [`ConnEntry::remove`].
+    ///
+    /// # Errors
+    ///
+    /// * `ENODEV` if the device is being removed.
+    /// * `ENOMEM`.
+    fn publish(&self, conn: &Arc<Conn>) -> Result {
+        let node = RBTreeNode::new(self.number, conn.clone(), GFP_KERNEL)?;
+        let mut inner = self.cm.conns.inner.lock();
+        if inner.closed {
+            drop(inner);
+            return Err(ENODEV);
+        }
+        let before = inner.table.insert(node);
+        drop(inner);
+        // No number is assigned twice. The other connection is not found any more.
+        warn_on_once!(before.is_some());
+        Ok(())
+    }
+
+    /// Removes the connection from the table, if present.
+    fn remove(&self) {
+        let conn = self.cm.conns.inner.lock().table.remove(&self.number);
+        // The caller has a reference of its own.
+        drop(conn);
     }
 }

@@ -38,8 +38,8 @@ use crate::{
 };
 
 use super::{
-    oob::search::OobSearch,
-    Cm, //
+    conn::Cm,
+    oob::OobSearch, //
 };
 
 /// Changes attributes and state of a queue pair.
@@ -165,7 +165,7 @@ fn end_search(cm: &Cm, qp: &Arc<Qp>) {
 /// the last step of its life has unbound the queue pair before.
 fn detach(cm: &Cm, bound: Option<Bound>) {
     let number = bound.as_ref().map(|bound| bound.connection.number());
-    if let Some(conn) = number.and_then(|number| cm.conns.find(number)) {
+    if let Some(conn) = number.and_then(|number| cm.find(number)) {
         conn.detach_qp();
     }
 }

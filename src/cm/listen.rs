@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Listeners: admission of connections, and its limits.
+//! Listeners and their sockets.
 //!
 //! The iWARP connection manager and queue pairs in an out-of-band connect ([`crate::cm::oob`])
-//! create listeners. A listener admits connections that [`socket`] has accepted from TCP; each
-//! becomes a [`Conn`], which reads the peer's MPA Request itself. No function here waits for a
-//! peer.
+//! create listeners. A listener admits connections that its socket has accepted from TCP, within
+//! limits ([`admission`]); each becomes a [`Conn`], which reads the peer's MPA Request itself. No
+//! function here waits for a peer.
 //!
-//! Each listener limits the connections about which its consumer has not been asked. At the limit,
-//! it resets the oldest one that had a minimum time but has not sent its Request, because younger
-//! ones are more likely to be honest; further connections wait in TCP. If so many wait there that
-//! TCP may drop some, there is no minimum time: a peer whose connection is dropped waits for
-//! seconds, while the Request of an honest one follows its last handshake segment at once.
+//! A listener on an address has a socket of its own. A listener on the wildcard address uses a
+//! socket bound to its device's interface, so that every device can have one on the same port.
+//! (Loopback traffic counts as arriving on the interface that has the address:
+//! `__ip_route_output_key_hash_rcu` and `ip6_rcv_core`.) A loopback address belongs to all devices
+//! of a network namespace: `rdma_cm` creates a listener on each (`cma_listen_on_all()`), and they
+//! share one socket. Listeners of several consumers may share these sockets, if they have one port
+//! of `rdma_cm`, which decides who may listen there; [`ListenSockets`] lists them. Two ports of
+//! `rdma_cm` that lead to one of TCP, as after a change of `port_offset`, are two users of it, and
+//! TCP refuses the second.
 //!
-//! The consumer's backlog limits unanswered requests. Further requests are held back until the
-//! consumer answers, or has not been asked for 200 ms. This resets no connection.
+//! A connection to a loopback address becomes that of one device, preferably of the one on `lo`;
+//! only consumers that listen on this device are asked about it.
 //!
 //! `rdma_cm` makes a listener on the wildcard address, or on a loopback address, listen on every
 //! device of the host, including those of other network namespaces and those that appear later. A
@@ -24,102 +28,93 @@
 //! listeners share sockets, tolerate a port in use, and are asked after others; `rdma_cm` itself
 //! rejects a request that reaches the wrong consumer.
 //!
-//! Locks: see [`socket`]; a listener's `waiting` and `socket` are innermost spin locks, and a
-//! connection's step may take them. A socket and its listeners hold references to each other until
-//! [`destroy_listen`].
+//! Locks: the list of shared sockets > a listening socket's `inner` > TCP's socket lock, and
+//! `inner` > those of the admission. A listener's `socket` is an innermost spin lock. A socket and
+//! its listeners hold references to each other until [`destroy_listen`].
 //!
-//! Context: process.
+//! Context: process; callbacks of TCP only queue work.
 
-use iwarp::actions::Later;
+use iwarp::mpa::negotiate::Responder;
 use kernel::{
-    alloc::flags::__GFP_NOWARN,
+    impl_has_delayed_work,
+    new_delayed_work,
+    new_mutex,
     new_spinlock,
     prelude::*,
     sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Release, //
-        },
         Arc,
         ArcBorrow,
+        Mutex,
         SpinLock, //
     },
-    time::{
-        Instant,
-        Monotonic, //
+    time::msecs_to_jiffies,
+    workqueue::{
+        DelayedWork,
+        WorkItem, //
     }, //
 };
 use kernel_ext::{
+    compat::{
+        EADDRNOTAVAIL,
+        ECONNABORTED, //
+    },
     mm::noio::without_io,
     net::{
-        AcceptQueue,
+        Family,
+        Hooked,
+        Inbound,
         NetId,
+        Reuse,
         SockAddr,
-        Socket, //
+        Socket,
+        SocketEvents, //
     },
     rdma::iw_cm::CmId,
-    warn_on_once, //
+    sync::{
+        BhOff,
+        ModuleCell, //
+    },
+    workqueue::{
+        cancel_delayed,
+        enqueue_delayed,
+        DelayedItem,
+        OwnedQueue, //
+    }, //
 };
 
 use crate::{
-    cm::{
-        conn::{
-            Conn,
-            HalfOpen, //
+    cm::conn::{
+        frames::{
+            config,
+            Role, //
         },
-        Cm, //
+        phase::Actor,
+        Cm,
+        Conn, //
     },
-    device::Device, //
+    device::{
+        queues::Queues,
+        Device, //
+    }, //
 };
 
-use self::socket::{
-    ListenParams,
-    ListenSocket, //
+use self::admission::{
+    Admission,
+    Consumer, //
 };
 
-mod socket;
-
-pub(crate) use self::socket::{
-    ListenSockets,
-    LISTEN_SOCKETS, //
-};
+pub(in crate::cm) mod admission;
+#[cfg(CONFIG_KUNIT = "y")]
+mod tests;
 
 /// A listener on an address.
 #[pin_data]
 pub(crate) struct Listener {
-    consumer: Consumer,
+    admission: Arc<Admission>,
     cm: Arc<Cm>,
     origin: ListenerOrigin,
-    open: Atomic<bool>,
     #[pin]
     socket: SpinLock<Option<Arc<ListenSocket>>>,
-    #[pin]
-    waiting: SpinLock<PendingConns>,
-    /// How many requests the consumer accepts unanswered at once.
-    backlog: u32,
-}
-
-/// Decides about incoming connections.
-pub(super) enum Consumer {
-    /// A consumer of the iWARP connection manager, which receives the events.
-    Cm(CmId),
-    /// Queue pairs in an out-of-band connect ([`crate::cm::oob`]).
-    Oob,
-}
-
-/// A request that a listener's consumer has not answered yet. Drop it with the answer.
-pub(super) struct Unanswered(Arc<Listener>);
-
-impl Drop for Unanswered {
-    fn drop(&mut self) {
-        let mut waiting = self.0.waiting.lock();
-        // `ask` has counted this one.
-        warn_on_once!(waiting.unanswered == 0);
-        waiting.unanswered = waiting.unanswered.saturating_sub(1);
-        drop(waiting);
-        self.0.call_held();
-    }
 }
 
 /// The origin of a listener.
@@ -145,68 +140,6 @@ impl ListenerOrigin {
             Self::Foreign
         }
     }
-}
-
-/// Connections whose Request is missing or held back.
-struct PendingConns {
-    /// Oldest first, with capacity for `limit`.
-    list: KVVec<PendingConn>,
-    limit: usize,
-    next_key: u64,
-    /// Whether a connection was left in TCP's queue.
-    full: bool,
-    /// How many requests the consumer has not answered.
-    unanswered: u32,
-    last_asked: Instant<Monotonic>,
-}
-
-impl PendingConns {
-    /// Returns the next connection whose Request waits for the consumer.
-    fn next_held(&self) -> Option<&PendingConn> {
-        self.list.iter().find(|waiter| waiter.held)
-    }
-
-    /// [`Listener::may_ask`], at the time `now`.
-    fn may_ask(&mut self, key: u64, backlog: u32, now: Instant<Monotonic>) -> bool {
-        if let Some(waiter) = self.list.iter_mut().find(|waiter| waiter.key == key) {
-            waiter.held = true;
-        }
-        self.next_held().is_some_and(|next| next.key == key)
-            && (self.unanswered < backlog || (now - self.last_asked).as_millis() >= ANSWER_WAIT_MS)
-    }
-
-    /// Adds a connection whose Request has not come; returns its key.
-    ///
-    /// # Errors
-    ///
-    /// `EBUSY` at the limit.
-    fn add(&mut self) -> Result<u64> {
-        let key = self.next_key;
-        self.next_key = key.wrapping_add(1);
-        if self.list.len() >= self.limit {
-            return Err(EBUSY);
-        }
-        let waiter = PendingConn {
-            key,
-            since: Instant::now(),
-            conn: None,
-            held: false,
-        };
-        // The list was allocated for as many.
-        if warn_on_once!(self.list.push_within_capacity(waiter).is_err()) {
-            return Err(EBUSY);
-        }
-        Ok(key)
-    }
-}
-
-struct PendingConn {
-    key: u64,
-    since: Instant<Monotonic>,
-    /// Its number in the device's table, once it has one.
-    conn: Option<u64>,
-    /// Whether its Request has arrived.
-    held: bool,
 }
 
 /// Starts to listen. On the wildcard address and on a loopback address, opens no socket if the
@@ -252,19 +185,10 @@ pub(super) fn await_peers(cm: &Arc<Cm>, addr: SockAddr) -> Result<Arc<Listener>>
 /// Ends a listener. Resets connections whose Request was not put to the consumer; the others still
 /// wait for its answer.
 pub(crate) fn destroy_listen(listener: Arc<Listener>) {
-    // ORDERING: pairs with `is_open`. A connection is entered in `waiting` and then loads the flag;
-    // this call stores it and then looks in `waiting`. Its lock orders both: either this call finds
-    // the connection, or the connection sees the listener closed.
-    listener.open.store(false, Release);
+    listener.admission.close();
     let socket = listener.socket.lock().take();
     if let Some(socket) = socket {
         socket.leave(&listener);
-    }
-    // Connections that are not in the device's table yet will see the listener closed.
-    let mut after = None;
-    while let Some((key, conn)) = listener.waiter_after(after) {
-        listener.dismiss(conn);
-        after = Some(key);
     }
 }
 
@@ -276,387 +200,500 @@ impl Listener {
         params: &ListenParams,
         backlog: u32,
     ) -> Result<Arc<Self>> {
-        let limit = usize::try_from(backlog)?.clamp(HALF_OPEN_MIN, HALF_OPEN_MAX);
+        let admission = Admission::new(cm.device.clone(), consumer, backlog)?;
         let listener = Arc::pin_init(
             pin_init!(Self {
-                consumer,
+                admission,
                 cm,
                 origin,
-                open: Atomic::new(true),
                 socket <- new_spinlock!(None, "riwarp::Listener::socket"),
-                waiting <- new_spinlock!(
-                    PendingConns {
-                        list: KVVec::with_capacity(limit, GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?,
-                        limit,
-                        next_key: 0,
-                        full: false,
-                        unanswered: 0,
-                        last_asked: Instant::now(),
-                    },
-                    "riwarp::Listener::waiting"
-                ),
-                backlog: backlog.max(1),
-            }? Error),
+            }),
             GFP_KERNEL_ACCOUNT,
         )?;
         // This takes locks that work items of the connections' queue take, too.
-        *listener.socket.lock() = without_io(|| params.open_socket(&listener))?;
-        listener.kick_socket();
+        if let Some(socket) = without_io(|| params.open_socket(&listener))? {
+            listener.admission.set_acceptor(Some(socket.clone()));
+            *listener.socket.lock() = Some(socket);
+        }
+        listener.admission.accept_more();
         Ok(listener)
     }
 
-    /// Returns the consumer.
-    pub(super) fn consumer(&self) -> &Consumer {
-        &self.consumer
-    }
-
-    /// Returns whether connections are still admitted.
-    pub(super) fn is_open(&self) -> bool {
-        // ORDERING: pairs with the store in `destroy_listen`, which says why that suffices.
-        self.open.load(Acquire)
-    }
-
-    /// Returns whether one more connection can be admitted. If not, resets the oldest one without a
-    /// Request that had its minimum time, if `queue` leaves it any; its release makes the socket
-    /// accept again. If all wait for the consumer, the socket accepts again once the consumer is
-    /// asked about one of them.
-    fn has_room(&self, queue: AcceptQueue) -> bool {
-        let chance = match queue {
-            AcceptQueue::Long => 0,
-            AcceptQueue::Short => self.chance().into(),
-        };
-        let oldest = {
-            let mut waiting = self.waiting.lock();
-            if waiting.list.len() < waiting.limit {
-                return true;
-            }
-            waiting.full = true;
-            waiting
-                .list
-                .iter()
-                .find(|waiter| waiter.conn.is_some() && !waiter.held)
-                .filter(|waiter| waiter.since.elapsed().as_millis() >= chance)
-                .and_then(|waiter| waiter.conn)
-        };
-        if oldest.is_some() {
-            self.cm.device.stats.backlog_drops.inc();
-            self.dismiss(oldest);
-        }
-        false
-    }
-
-    /// Returns the next pending connection after a key.
-    fn waiter_after(&self, after: Option<u64>) -> Option<(u64, Option<u64>)> {
-        let waiting = self.waiting.lock();
-        // Keys rise in list order.
-        let mut list = waiting.list.iter();
-        let found = list.find(|waiter| after.is_none_or(|after| waiter.key > after));
-        found.map(|waiter| (waiter.key, waiter.conn))
-    }
-
-    /// Resets a pending connection.
-    fn dismiss(&self, number: Option<u64>) {
-        if let Some(conn) = number.and_then(|number| self.cm.conns.find(number)) {
-            conn.ask(Later::Abort);
-        }
-    }
-
     /// Admits a connection. `others` are asked if this listener's consumer rejects.
-    fn admit(self: &Arc<Self>, socket: Socket, others: KVec<Arc<Listener>>) -> Result {
-        if let Consumer::Oob = self.consumer {
-            self.cm.oob_waiters.check_peer(&self.cm.device, &socket)?;
+    fn admit(&self, socket: Socket, others: KVec<Arc<Admission>>) -> Result {
+        let device = &self.cm.device;
+        if let Consumer::Oob = self.admission.consumer() {
+            self.cm.oob_waiters.check_peer(device, &socket)?;
         }
-        let key = self.waiting.lock().add()?;
-        // Dropping it removes the pending entry.
-        let entry = HalfOpen::new(self.clone(), others, key);
-        let number = Conn::answer(&self.cm, socket, entry)?;
-        let mut waiting = self.waiting.lock();
-        if let Some(waiter) = waiting.list.iter_mut().find(|waiter| waiter.key == key) {
-            waiter.conn = Some(number);
-        }
-        drop(waiting);
-        if !self.is_open() {
-            // Admitted after `destroy_listen` had reset the others.
-            self.dismiss(Some(number));
-        }
+        let entry = self.admission.enter(others)?;
+        let key = entry.key;
+        let responder = Responder::new(config(device, Role::Responder));
+        let actor = Actor::awaiting_request(responder, entry)?;
+        let conn = Conn::new(self.cm.clone(), socket, actor)?;
+        conn.kick();
+        self.admission.set_conn(key, conn.pending());
         Ok(())
-    }
-
-    /// Removes a connection whose Request was put to the consumer, or will not come any more.
-    pub(super) fn left(&self, key: u64) {
-        {
-            let mut waiting = self.waiting.lock();
-            let index = waiting.list.iter().position(|waiter| waiter.key == key);
-            if let Some(index) = index {
-                let _ = waiting.list.remove(index);
-            }
-        }
-        self.call_held();
-        self.call_next();
-    }
-
-    /// Runs a step of the next connection that waits to ask the consumer.
-    fn call_held(&self) {
-        let next = {
-            let waiting = self.waiting.lock();
-            waiting.next_held().and_then(|waiter| waiter.conn)
-        };
-        if let Some(conn) = next.and_then(|number| self.cm.conns.find(number)) {
-            conn.kick();
-        }
-    }
-
-    /// Returns whether a connection is next to ask the consumer.
-    pub(super) fn is_next(&self, key: u64) -> bool {
-        let waiting = self.waiting.lock();
-        waiting.next_held().is_some_and(|waiter| waiter.key == key)
-    }
-
-    /// Returns the minimum time that a connection has before it can be reset in favour of another
-    /// one, in milliseconds. A peer without a connection manager sends its Request at once.
-    pub(super) fn chance(&self) -> u32 {
-        match self.consumer {
-            Consumer::Cm(_) => 500,
-            Consumer::Oob => 100,
-        }
-    }
-
-    /// Makes the socket accept again if connections were left in TCP's queue: a slot is free, or a
-    /// connection had its minimum time.
-    pub(super) fn call_next(&self) {
-        let was_full = core::mem::replace(&mut self.waiting.lock().full, false);
-        if was_full {
-            self.kick_socket();
-        }
-    }
-
-    fn kick_socket(&self) {
-        if let Some(socket) = &*self.socket.lock() {
-            socket.kick();
-        }
-    }
-
-    /// Records that a connection's Request has arrived; returns whether it is next and the consumer
-    /// can be asked once more. `rdma_ucm` itself rejects requests beyond a process's backlog.
-    pub(super) fn may_ask(&self, key: u64) -> bool {
-        let mut waiting = self.waiting.lock();
-        waiting.may_ask(key, self.backlog, Instant::now())
-    }
-
-    /// Counts one more request put to the consumer.
-    pub(super) fn ask(self: &Arc<Self>) -> Unanswered {
-        let mut waiting = self.waiting.lock();
-        waiting.unanswered = waiting.unanswered.saturating_add(1);
-        waiting.last_asked = Instant::now();
-        drop(waiting);
-        Unanswered(self.clone())
     }
 }
 
-/// Bounds of a listener's limit of connections without Request; within them it is the backlog.
-const HALF_OPEN_MIN: usize = 128;
-const HALF_OPEN_MAX: usize = 1024;
-/// The pause before a consumer with a full backlog is asked again, in milliseconds. A consumer that
-/// collects more requests before it answers any thus gets them, one at a time.
-const ANSWER_WAIT_MS: i64 = 200;
+/// The shared listening sockets. Set while the module is loaded.
+pub(crate) static LISTEN_SOCKETS: ModuleCell<ListenSockets> = ModuleCell::empty();
 
-#[kernel::prelude::kunit_tests(riwarp_listen)]
-mod tests {
-    use super::*;
-    use crate::{
-        bench::Bench,
-        cm::conn::{
-            frames::Inbox,
-            requests::{
-                config,
-                Asked,
-                Role, //
-            }, //
-        },
-        device::stats::Stats, //
-    };
-    use iwarp::mpa::negotiate::{
-        Depths,
-        Initiator,
-        Progress,
-        Responder, //
-    };
-    use kernel::time::Delta;
-    use kernel_ext::{
-        compat::ECONNRESET,
-        net::{
-            bench::{
-                address,
-                eventually,
-                pair, //
-            },
-            Family, //
-        }, //
-    };
+/// A listening socket.
+#[pin_data]
+struct ListenSocket {
+    scope: BindScope,
+    queues: Arc<Queues>,
+    #[pin]
+    inner: Mutex<ListenSocketInner>,
+    #[pin]
+    work: DelayedWork<ListenSocket>,
+}
 
-    /// A listener, ended on drop.
-    struct ListenerRig {
-        listener: Arc<Listener>,
-        bench: Bench,
+struct ListenSocketInner {
+    /// Present until the last listener leaves.
+    socket: Option<Hooked<ListenSocket>>,
+    listeners: KVec<Arc<Listener>>,
+}
+
+impl_has_delayed_work! {
+    impl HasDelayedWork<Self> for ListenSocket { self.work }
+}
+
+impl DelayedItem for ListenSocket {
+    fn queue(&self) -> &OwnedQueue {
+        &self.queues.conn
+    }
+}
+
+impl WorkItem for ListenSocket {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.accept_all();
+    }
+}
+
+impl SocketEvents for ListenSocket {
+    fn data_ready(self: ArcBorrow<'_, Self>, _inbound: &mut Inbound<'_>, _off: BhOff<'_>) {
+        Arc::from(self).kick();
     }
 
-    impl ListenerRig {
-        fn new() -> Result<Self> {
-            let bench = Bench::new()?;
-            let listener = await_peers(&bench.rdma.cm, address(Family::V4, 0))?;
-            Ok(Self { listener, bench })
-        }
+    fn write_space(self: ArcBorrow<'_, Self>) {}
 
-        /// Adds a pending connection; returns its key.
-        fn add(&self) -> Result<u64> {
-            self.listener.waiting.lock().add()
-        }
+    fn state_change(self: ArcBorrow<'_, Self>) {}
+}
 
-        /// Returns whether a consumer with a backlog of one can be asked about a request, some
-        /// milliseconds after it was last asked.
-        fn may_ask(&self, key: u64, millis: i64) -> bool {
-            let mut waiting = self.listener.waiting.lock();
-            let now = waiting.last_asked + Delta::from_millis(millis);
-            waiting.may_ask(key, 1, now)
-        }
+/// An accepted connection.
+struct Arrival {
+    socket: Socket,
+    listeners: Result<InTurn>,
+}
 
-        /// Adds a pending connection that its next step resets. Returns the peer's socket, too.
-        fn add_conn(&self) -> Result<(u64, Socket)> {
-            let (near, far) = pair(Family::V4)?;
-            let key = self.add()?;
-            let number = Conn::about_to_go(&self.bench.rdma.cm, near)?;
-            let mut waiting = self.listener.waiting.lock();
-            let waiter = waiting.list.iter_mut().find(|waiter| waiter.key == key);
-            waiter.ok_or(EINVAL)?.conn = Some(number);
-            Ok((key, far))
-        }
+/// The listeners that a connection may be for. They are of one device, to which it will belong.
+struct InTurn {
+    /// The listener that is asked first.
+    first: Arc<Listener>,
+    /// Those that are asked if it rejects; the last one is next.
+    others: KVec<Arc<Admission>>,
+}
 
-        /// Moves the arrival of all pending connections to some milliseconds ago.
-        fn age(&self, millis: i64) {
-            let since = Instant::now() - Delta::from_millis(millis);
-            for waiter in &mut self.listener.waiting.lock().list {
-                waiter.since = since;
-            }
-        }
-
-        /// Returns how many connections were reset at the limit.
-        fn drops(&self) -> Option<u64> {
-            let mut values = [0; 64];
-            self.bench.device.stats.read(&mut values);
-            let at = Stats::NAMES
+impl InTurn {
+    /// Chooses from the listeners of a socket.
+    ///
+    /// # Errors
+    ///
+    /// `EADDRNOTAVAIL` if there is none, `ENOMEM`.
+    fn new(listeners: &[Arc<Listener>]) -> Result<Self> {
+        let preferred = listeners.iter().max_by_key(|listener| {
+            let is_native = listener.origin == ListenerOrigin::Native;
+            (is_native, listener.cm.device.is_on_loopback())
+        });
+        let cm = &preferred.ok_or(EADDRNOTAVAIL)?.cm;
+        let (mut first, mut others) = (None, KVec::with_capacity(listeners.len(), GFP_KERNEL)?);
+        for origin in [ListenerOrigin::Unknown, ListenerOrigin::Native] {
+            for listener in listeners
                 .iter()
-                .position(|name| **name == *c"backlog_drops")?;
-            values.get(at).copied()
+                .filter(|listener| listener.origin == origin && Arc::ptr_eq(&listener.cm, cm))
+            {
+                if let Some(later) = first.replace(listener) {
+                    others.push(later.admission.clone(), GFP_KERNEL)?;
+                }
+            }
         }
-    }
-
-    impl Drop for ListenerRig {
-        fn drop(&mut self) {
-            destroy_listen(self.listener.clone());
-        }
-    }
-
-    fn is_reset(far: &Socket) -> Result {
-        eventually(|| far.recv(&mut [0]) == Err(ECONNRESET))
-    }
-
-    #[test]
-    fn requests_beyond_the_backlog_are_held_back() -> Result {
-        let rig = ListenerRig::new()?;
-        let (first, second) = (rig.add()?, rig.add()?);
-        assert!(rig.may_ask(second, 0));
-        // The Request of the earlier connection has now arrived, too.
-        assert!(rig.may_ask(first, 0) && !rig.may_ask(second, 0));
-        let unanswered = rig.listener.ask();
-        rig.listener.left(first);
-        assert!(rig.listener.is_next(second) && !rig.may_ask(second, 0));
-        drop(unanswered);
-        assert!(rig.may_ask(second, 0));
-        Ok(())
-    }
-
-    #[test]
-    fn a_consumer_that_does_not_answer_gets_one_more_from_time_to_time() -> Result {
-        let rig = ListenerRig::new()?;
-        let key = rig.add()?;
-        let _unanswered = [rig.listener.ask(), rig.listener.ask()];
-        assert!(!rig.may_ask(key, 0) && !rig.may_ask(key, ANSWER_WAIT_MS - 1));
-        assert!(rig.may_ask(key, ANSWER_WAIT_MS));
-        Ok(())
-    }
-
-    #[test]
-    fn whose_turn_it_is_is_told() -> Result {
-        // An answer frees a slot.
-        let rig = ListenerRig::new()?;
-        let (key, far) = rig.add_conn()?;
-        assert!(rig.may_ask(key, 0));
-        drop(rig.listener.ask());
-        is_reset(&far)?;
-        // The earlier connection has gone.
-        let rig = ListenerRig::new()?;
-        let first = rig.add()?;
-        let (key, far) = rig.add_conn()?;
-        rig.may_ask(first, 0);
-        assert!(!rig.may_ask(key, 0));
-        rig.listener.left(first);
-        is_reset(&far)
-    }
-
-    /// Otherwise the connection would ask again at once, and again.
-    #[test]
-    fn a_request_that_cannot_be_put_to_the_consumer_tells_nobody() -> Result {
-        let rig = ListenerRig::new()?;
-        let (key, far) = rig.add_conn()?;
-        assert!(rig.may_ask(key, 0));
-        let config = config(&rig.bench.device, Role::Responder);
-        let initiator = Initiator::new(config, Depths { ird: 1, ord: 1 });
-        let frame = initiator.request(&[]).map_err(|_| EINVAL)?;
-        let responder = Responder::new(config);
-        let Ok(Progress::Done(request)) = responder.handle_request(frame.as_octets()) else {
-            return Err(EINVAL);
-        };
-        let asked = Asked { responder, request };
-        let (near, _far) = pair(Family::V4)?;
-        let conn = Conn::of_nobody(&rig.bench.rdma.cm, near)?;
-        // Without a connection manager there is no consumer to ask.
-        let invited = conn.invite(&rig.listener, &Inbox::new()?, &asked);
-        conn.end_of_nobody();
-        assert_eq!(invited.err(), Some(EINVAL));
-        rig.bench.device.queues.conn.flush();
-        assert_eq!(far.recv(&mut [0]), Err(EAGAIN));
-        Ok(())
-    }
-
-    #[test]
-    fn the_oldest_that_says_nothing_has_to_go_once_it_had_its_chance() -> Result {
-        let rig = ListenerRig::new()?;
-        let (asking, _asking) = rig.add_conn()?;
-        rig.may_ask(asking, 0);
-        let (_, silent) = rig.add_conn()?;
-        let (_, younger) = rig.add_conn()?;
-        while rig.add().is_ok() {}
-        let chance = i64::from(rig.listener.chance());
-        // The test takes less than an hour.
-        rig.age(chance - 3_600_000);
-        assert!(!rig.listener.has_room(AcceptQueue::Short));
-        assert_eq!(rig.drops(), Some(0));
-        rig.age(chance);
-        assert!(!rig.listener.has_room(AcceptQueue::Short));
-        assert_eq!(rig.drops(), Some(1));
-        is_reset(&silent)?;
-        rig.bench.device.queues.conn.flush();
-        assert_eq!(younger.recv(&mut [0]), Err(EAGAIN));
-        Ok(())
-    }
-
-    #[test]
-    fn nothing_has_a_chance_while_tcp_may_drop_connections() -> Result {
-        let rig = ListenerRig::new()?;
-        let (_, silent) = rig.add_conn()?;
-        while rig.add().is_ok() {}
-        rig.age(0);
-        assert!(!rig.listener.has_room(AcceptQueue::Long));
-        is_reset(&silent)
+        Ok(Self {
+            first: first.ok_or(EADDRNOTAVAIL)?.clone(),
+            others,
+        })
     }
 }
+
+impl ListenSocket {
+    /// Opens a socket for its first listener, which must then kick it: a connection may be waiting
+    /// already.
+    fn open(
+        listener: &Arc<Listener>,
+        params: &ListenParams,
+        scope: BindScope,
+    ) -> Result<Arc<Self>> {
+        let socket = params.socket(listener, scope)?;
+        let mut listeners = KVec::new();
+        listeners.push(listener.clone(), GFP_KERNEL)?;
+        let listen_socket = Arc::pin_init(
+            pin_init!(Self {
+                scope,
+                queues: listener.cm.device.queues.clone(),
+                inner <- new_mutex!(
+                    ListenSocketInner {
+                        socket: None,
+                        listeners,
+                    },
+                    "riwarp::ListenSocket::inner"
+                ),
+                work <- new_delayed_work!("riwarp::ListenSocket::work"),
+            }),
+            GFP_KERNEL,
+        )?;
+        let hooked = Hooked::new(socket.into_listener(), listen_socket.clone())?;
+        hooked.listen(params.backlog)?;
+        listen_socket.inner.lock().socket = Some(hooked);
+        Ok(listen_socket)
+    }
+
+    /// Queues the work item, which accepts waiting connections. Context: any.
+    fn kick(self: &Arc<Self>) {
+        // An item that is already queued, or due after a delay, suffices.
+        let _ = self.queues.conn.enqueue(self.clone());
+    }
+
+    /// Accepts waiting connections, at most [`BUDGET`] before other work items run.
+    fn accept_all(self: &Arc<Self>) {
+        // Steps of connections are queued behind this, and block I/O may depend on them.
+        without_io(|| {
+            for _ in 0..BUDGET {
+                let Some(arrival) = self.accept() else {
+                    return;
+                };
+                // A connection that cannot be admitted is closed, and its peer tries again: no
+                // queue pair waits for it, or memory is short.
+                if let Ok(InTurn { first, others }) = arrival.listeners {
+                    let _ = first.admit(arrival.socket, others);
+                }
+            }
+            self.kick();
+        });
+    }
+
+    /// Accepts a waiting connection.
+    fn accept(self: &Arc<Self>) -> Option<Arrival> {
+        let Some(inner) = self.inner.try_lock() else {
+            // A process that begins or ends to listen may hold it for long.
+            let _ = enqueue_delayed(self.clone(), msecs_to_jiffies(PAUSE_MS));
+            return None;
+        };
+        let listening = inner.socket.as_ref()?;
+        // The connection may be for any of these listeners. While one of them is full (and resets a
+        // pending connection), the new one stays in TCP.
+        let queue = listening.accept_queue();
+        let mut listeners = inner.listeners.iter();
+        if !listeners.all(|listener| listener.admission.has_room(queue)) {
+            return None;
+        }
+        loop {
+            match listening.accept() {
+                Ok(socket) => {
+                    let listeners = InTurn::new(&inner.listeners);
+                    return Some(Arrival { socket, listeners });
+                }
+                // The connection has gone already.
+                Err(error) if error == ECONNABORTED => {}
+                // TCP does not notify again.
+                Err(error) if error == ENOMEM => {
+                    let delay = msecs_to_jiffies(RETRY_MS);
+                    let _ = enqueue_delayed(self.clone(), delay);
+                    return None;
+                }
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// Adds a listener. Returns `false` if the last one has just left.
+    fn add(&self, listener: &Arc<Listener>) -> Result<bool> {
+        let mut inner = self.inner.lock();
+        if inner.socket.is_none() {
+            return Ok(false);
+        }
+        inner.listeners.push(listener.clone(), GFP_KERNEL)?;
+        Ok(true)
+    }
+
+    /// Removes a listener. The last one closes the socket and frees its port.
+    fn leave(self: &Arc<Self>, listener: &Arc<Listener>) {
+        match LISTEN_SOCKETS.get() {
+            Some(all) if self.scope.is_shared() => all.leave(self, listener),
+            _ => drop(self.remove(listener)),
+        }
+    }
+
+    /// Removes a listener; returns the socket if it was the last one.
+    fn remove(self: &Arc<Self>, listener: &Arc<Listener>) -> Option<Hooked<ListenSocket>> {
+        let (_drop_outside_lock, socket) = {
+            let mut inner = self.inner.lock();
+            let mut listeners = inner.listeners.iter();
+            let index = listeners.position(|other| Arc::ptr_eq(other, listener));
+            let removed = index.and_then(|index| inner.listeners.remove(index).ok());
+            let socket = if inner.listeners.is_empty() {
+                inner.socket.take()
+            } else {
+                None
+            };
+            (removed, socket)
+        };
+        if socket.is_some() {
+            // Without a socket the work item is not delayed again.
+            cancel_delayed(self);
+        } else {
+            // While this listener was full, connections were left in TCP for the others, too.
+            self.kick();
+        }
+        socket
+    }
+}
+
+/// The list of shared listening sockets.
+#[pin_data]
+pub(crate) struct ListenSockets {
+    #[pin]
+    sockets: Mutex<KVec<Arc<ListenSocket>>>,
+}
+
+impl ListenSockets {
+    /// Makes an empty list.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                sockets <- new_mutex!(KVec::new(), "riwarp::ListenSockets::sockets"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Adds a listener to the socket of a scope, which is opened if necessary.
+    fn add(
+        &self,
+        listener: &Arc<Listener>,
+        params: &ListenParams,
+        scope: BindScope,
+    ) -> Result<Arc<ListenSocket>> {
+        let mut sockets = self.sockets.lock();
+        for listen_socket in sockets
+            .iter()
+            .filter(|listen_socket| listen_socket.scope == scope)
+        {
+            if listen_socket.add(listener)? {
+                return Ok(listen_socket.clone());
+            }
+        }
+        sockets.reserve(1, GFP_KERNEL)?;
+        let listen_socket = ListenSocket::open(listener, params, scope)?;
+        sockets.push(listen_socket.clone(), GFP_KERNEL)?;
+        Ok(listen_socket)
+    }
+
+    /// Removes a listener from a socket; with the last one, removes the socket from the list.
+    fn leave(&self, listen_socket: &Arc<ListenSocket>, listener: &Arc<Listener>) {
+        let mut sockets = self.sockets.lock();
+        // Closed with the lock held: when the list has no socket for a port, the port is free.
+        if let Some(socket) = listen_socket.remove(listener) {
+            drop(socket);
+            let index = sockets
+                .iter()
+                .position(|other| Arc::ptr_eq(other, listen_socket));
+            // The caller has a reference of its own.
+            let _ = index.map(|index| sockets.remove(index));
+        }
+    }
+}
+
+/// What a socket is bound to, for finding shared ones.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum BindScope {
+    /// The requested address.
+    Address,
+    /// All addresses, for what arrives on one interface of a network namespace.
+    Interface {
+        net: NetId,
+        ifindex: u32,
+        family: Family,
+        port: u16,
+        rdma_port: u16,
+        v6_only: bool,
+    },
+    /// A loopback address of a network namespace.
+    Loopback {
+        net: NetId,
+        addr: SockAddr,
+        rdma_port: u16,
+    },
+}
+
+impl BindScope {
+    fn is_shared(&self) -> bool {
+        match self {
+            Self::Address => false,
+            Self::Interface { .. } | Self::Loopback { .. } => true,
+        }
+    }
+}
+
+/// The parameters of a listener.
+struct ListenParams {
+    addr: SockAddr,
+    /// The port that the consumer named.
+    rdma_port: u16,
+    v6_only: bool,
+    tos: Option<u8>,
+    backlog: u16,
+    ifindex: u32,
+    net: NetId,
+    /// Whether the driver holds the port ([`crate::cm::oob::ports`]).
+    is_held: bool,
+}
+
+impl ListenParams {
+    fn new(device: &Device, id: &CmId, backlog: u32) -> Result<Self> {
+        let netdev = &device.netdev;
+        let rdma_addr = id.local_addr()?;
+        Ok(Self {
+            addr: device.settings.tcp_addr(rdma_addr),
+            rdma_port: rdma_addr.port(),
+            v6_only: id.is_v6_only(),
+            tos: id.tos(),
+            backlog: u16::try_from(backlog).unwrap_or(u16::MAX).max(BACKLOG_MIN),
+            ifindex: netdev.ifindex(),
+            net: netdev.net_id(),
+            is_held: false,
+        })
+    }
+
+    /// Makes the parameters for an out-of-band connect, on a held port.
+    fn for_peers(device: &Device, addr: SockAddr) -> Self {
+        let netdev = &device.netdev;
+        Self {
+            addr,
+            rdma_port: addr.port(),
+            v6_only: true,
+            tos: None,
+            backlog: BACKLOG_MIN,
+            ifindex: netdev.ifindex(),
+            net: netdev.net_id(),
+            is_held: true,
+        }
+    }
+
+    /// Opens a listener's socket, or adds the listener to a shared one. On the wildcard address and
+    /// on a loopback address, returns [`None`] for a foreign listener, for any once the interface
+    /// has left its namespace, and for one of unknown origin if TCP refuses the port: an error
+    /// would hide the new device from `rdma_cm`.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, and others of TCP.
+    fn open_socket(&self, listener: &Arc<Listener>) -> Result<Option<Arc<ListenSocket>>> {
+        let scope = self.scope();
+        if !scope.is_shared() {
+            return ListenSocket::open(listener, self, scope).map(Some);
+        }
+        if listener.origin == ListenerOrigin::Foreign {
+            return Ok(None);
+        }
+        let device = &listener.cm.device;
+        let all = LISTEN_SOCKETS.get().ok_or(ENODEV)?;
+        match all.add(listener, self, scope) {
+            Ok(socket) => Ok(Some(socket)),
+            // The device is about to go, too.
+            Err(_) if device.net().is_err() => Ok(None),
+            Err(error) if error != ENOMEM && listener.origin == ListenerOrigin::Unknown => {
+                device.notice(fmt!(
+                    "TCP port {} cannot be bound ({error:?}): a program that listened there before the device was \
+                     made or moved gets no connections through it",
+                    self.addr.port()
+                ));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns what the socket is to be bound to.
+    fn scope(&self) -> BindScope {
+        if self.addr.is_unspecified() {
+            BindScope::Interface {
+                net: self.net,
+                ifindex: self.ifindex,
+                family: self.addr.family(),
+                port: self.addr.port(),
+                rdma_port: self.rdma_port,
+                v6_only: self.v6_only,
+            }
+        } else if self.addr.is_loopback() && !self.is_held {
+            // (Out-of-band connects are to the address of one device, whatever it is.)
+            BindScope::Loopback {
+                net: self.net,
+                addr: self.addr,
+                rdma_port: self.rdma_port,
+            }
+        } else {
+            BindScope::Address
+        }
+    }
+
+    /// Makes the socket and binds it.
+    fn socket(&self, listener: &Listener, scope: BindScope) -> Result<Socket> {
+        let socket = Socket::new_tcp(&listener.cm.device.net()?, self.addr.family())?;
+        socket.set_reuse(if self.is_held {
+            Reuse::Always
+        } else {
+            Reuse::Lingering
+        });
+        if self.addr.family() == Family::V6 {
+            socket.set_v6only(self.v6_only)?;
+        }
+        if let Some(tos) = self.tos {
+            socket.set_tos(tos);
+        }
+        match scope {
+            BindScope::Address | BindScope::Loopback { .. } => {}
+            BindScope::Interface { ifindex, .. } => socket.set_bound_dev(ifindex)?,
+        }
+        match listener.origin {
+            _ if self.is_held => socket.bind_privileged(&self.addr)?,
+            ListenerOrigin::Native | ListenerOrigin::Foreign => socket.bind(&self.addr)?,
+            // This task is another one than the listener's, which makes the device or moves it. So
+            // its rights are not those that count.
+            ListenerOrigin::Unknown if self.may_bind(&socket) => {
+                socket.bind_privileged(&self.addr)?;
+            }
+            ListenerOrigin::Unknown => return Err(EACCES),
+        }
+        Ok(socket)
+    }
+
+    /// Returns whether the listener of another task may have the TCP port: it is not privileged, or
+    /// the port of `rdma_cm` is, to which that has checked the right when it was bound.
+    fn may_bind(&self, socket: &Socket) -> bool {
+        self.rdma_port < PRIVILEGED_PORTS || !socket.is_privileged(self.addr.port())
+    }
+}
+
+/// Minimum length of TCP's accept queue. A consumer's backlog counts unanswered requests instead.
+const BACKLOG_MIN: u16 = 128;
+/// The ports of `rdma_cm` that take a right (`PROT_SOCK`), whatever TCP's setting is.
+const PRIVILEGED_PORTS: u16 = 1024;
+/// How many connections are accepted before the steps of connections run again.
+const BUDGET: u32 = 64;
+/// Delay before trying again what another thread prevents, in milliseconds.
+const PAUSE_MS: u32 = 10;
+/// Delay before accepting again after a lack of memory, in milliseconds.
+const RETRY_MS: u32 = 100;

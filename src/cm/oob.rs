@@ -15,16 +15,34 @@
 //! Locks: `inner` is held while a listener is opened or closed, so that its address is free for the
 //! next one: `inner` > held ports > socket. Context: process. docs/connections.md.
 
-use iwarp::oob::{
-    AddrPair,
-    Announcement,
-    Mismatch,
-    Pair,
-    QpNumber,
-    WrongGuesses, //
+use iwarp::{
+    actions::{
+        After,
+        Later,
+        Set, //
+    },
+    lifecycle::Event,
+    mpa::negotiate::Depths,
+    oob::{
+        AddrPair,
+        Agreement,
+        Announcement,
+        ConnectState,
+        Judgement,
+        Mismatch,
+        Pair,
+        Pauses,
+        Psn,
+        QpNumber,
+        Speaker,
+        WrongGuesses, //
+    }, //
 };
 use kernel::{
+    impl_has_delayed_work,
+    impl_has_work,
     new_mutex,
+    new_spinlock,
     prelude::*,
     rbtree::{
         RBTree,
@@ -32,43 +50,65 @@ use kernel::{
     },
     sync::{
         Arc,
-        Mutex, //
+        Mutex,
+        SpinLock, //
     },
     time::{
+        msecs_to_jiffies,
+        Delta,
         Instant,
         Monotonic, //
+    },
+    workqueue::{
+        DelayedWork,
+        Work, //
     }, //
 };
 use kernel_ext::{
-    compat::ECONNREFUSED,
+    compat::{
+        as_millis_ceil,
+        ECONNREFUSED,
+        ECONNRESET,
+        EPROTO, //
+    },
     mm::noio::without_io,
     net::{
         SockAddr,
         Socket, //
+    },
+    workqueue::{
+        cancel_delayed,
+        enqueue_delayed, //
     }, //
 };
 
 use crate::{
     cm::{
-        conn::plain,
+        conn::Cm,
         listen::{
             self,
             Listener, //
-        },
-        Cm, //
+        }, //
     },
     device::{
         gid,
         Device, //
     },
+    qp::{
+        actions::Runner,
+        Qp,
+        POSTED, //
+    },
+    stream::connection::{
+        Bound,
+        StreamConnection,
+        StreamParams, //
+    }, //
 };
 
-use self::{
-    ports::{
-        HeldPorts,
-        PortHold, //
-    },
-    search::OobSearches, //
+use self::ports::{
+    HeldPorts,
+    PortHold, //
 };
 
 pub(crate) mod conn;
@@ -347,9 +387,402 @@ fn hold(ports: &Arc<HeldPorts>, device: &Device, port: u16) -> Result<PortHold> 
 /// `ENOTCONN` if it is not connected any more.
 pub(super) fn addrs_of(socket: &Socket) -> Result<AddrPair> {
     Ok(AddrPair {
-        local: gid::of_addr(&plain(socket.local_addr()?)).0,
-        remote: gid::of_addr(&plain(socket.peer_addr()?)).0,
+        local: gid::of_addr(&socket.local_addr()?.to_canonical()).0,
+        remote: gid::of_addr(&socket.peer_addr()?.to_canonical()).0,
     })
+}
+
+/// The searches of a device, by the number of the queue pair.
+#[pin_data]
+pub(in crate::cm) struct OobSearches {
+    #[pin]
+    table: SpinLock<RBTree<u32, Arc<OobSearch>>>,
+}
+
+impl OobSearches {
+    pub(super) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            table <- new_spinlock!(RBTree::new(), "riwarp::OobSearches::table"),
+        })
+    }
+
+    /// Finds the search of a queue pair.
+    pub(super) fn find(&self, number: u32) -> Option<Arc<OobSearch>> {
+        self.table.lock().get(&number).cloned()
+    }
+
+    /// Removes a search, unless the queue pair has begun another one.
+    fn remove(&self, number: u32, search: &Arc<OobSearch>) {
+        let mut table = self.table.lock();
+        if table
+            .get(&number)
+            .is_some_and(|other| Arc::ptr_eq(other, search))
+        {
+            let _drop_outside_lock = table.remove(&number);
+            drop(table);
+        }
+    }
+
+    /// Ends the search of a queue pair, if there is one. Also closes the listener, after the last
+    /// search at its address.
+    pub(in crate::cm) fn end(&self, number: u32) {
+        let search = self.table.lock().remove(&number);
+        if let Some(search) = search {
+            drop(search.take());
+        }
+    }
+}
+
+/// A queue pair's search for its peer.
+#[pin_data]
+pub(in crate::cm) struct OobSearch {
+    cm: Arc<Cm>,
+    /// [`None`] once the search has ended.
+    #[pin]
+    inner: SpinLock<Option<OobSearchInner>>,
+    #[pin]
+    posted_work: Work<OobSearch, POSTED>,
+    #[pin]
+    timer: DelayedWork<OobSearch, TIMER>,
+}
+
+struct OobSearchInner {
+    qp: Arc<Qp>,
+    pair: Pair,
+    from: SockAddr,
+    to: SockAddr,
+    depths: Depths,
+    state: ConnectState,
+    /// The PSN that the peer being accepted expects this end to start with.
+    promised: Option<Psn>,
+    pauses: Pauses,
+    /// The zero of this search's clock.
+    born: Instant<Monotonic>,
+    /// When to connect, if no connection is bound then.
+    connect_at: Delta,
+    /// When the search times out because of the first posted Send.
+    deadline: Option<Delta>,
+    _wait: OobWait,
+}
+
+/// The registration of a waiting queue pair, removed on drop.
+struct OobWait {
+    cm: Arc<Cm>,
+    pair: Pair,
+    addr: SockAddr,
+}
+
+impl OobWait {
+    /// Registers a queue pair.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Cm::wait`].
+    fn begin(cm: &Arc<Cm>, pair: Pair, addr: SockAddr) -> Result<Self> {
+        cm.wait(&pair, addr)?;
+        Ok(Self {
+            cm: cm.clone(),
+            pair,
+            addr,
+        })
+    }
+}
+
+impl Drop for OobWait {
+    fn drop(&mut self) {
+        self.cm.end_wait(&self.pair, self.addr);
+    }
+}
+
+/// The action that is due.
+enum OobAction {
+    Connect(OobConnect),
+    GiveUp,
+    Nothing,
+}
+
+impl OobSearchInner {
+    fn next_action(&mut self) -> OobAction {
+        let now = self.born.elapsed();
+        if self.deadline.is_some_and(|deadline| now >= deadline) {
+            return OobAction::GiveUp;
+        }
+        if !self.may_connect() || now < self.connect_at {
+            return OobAction::Nothing;
+        }
+        self.state = ConnectState::Connecting;
+        OobAction::Connect(OobConnect {
+            from: self.from,
+            to: if self.pair.local == self.pair.remote {
+                OobTarget::Itself
+            } else {
+                OobTarget::Peer(self.to)
+            },
+            depths: self.depths,
+            announcement: self.pair.announcement(),
+        })
+    }
+
+    fn may_connect(&self) -> bool {
+        self.state == ConnectState::Free && self.pair.send_psn.is_some()
+    }
+
+    /// Returns when the next action may be due.
+    fn next_action_at(&self) -> Option<Delta> {
+        let connect = self.may_connect().then_some(self.connect_at);
+        match (connect, self.deadline) {
+            (Some(connect), Some(deadline)) => Some(connect.min(deadline)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// Handles the loss of the bound connection.
+    fn connection_lost(&mut self) {
+        self.state = ConnectState::Free;
+        self.promised = None;
+        self.connect_at = self.born.elapsed() + Delta::from_millis(self.pauses.next_pause().into());
+    }
+}
+
+impl_has_work! {
+    impl HasWork<Self, POSTED> for OobSearch { self.posted_work }
+}
+
+impl_has_delayed_work! {
+    impl HasDelayedWork<Self, TIMER> for OobSearch { self.timer }
+}
+
+// Called by the connections.
+impl OobSearch {
+    /// Returns the connections of the device.
+    pub(in crate::cm) fn cm(&self) -> &Arc<Cm> {
+        &self.cm
+    }
+
+    /// Returns whether a connection may send its Request now: only if the attempt is still the
+    /// bound one.
+    pub(in crate::cm) fn may_send_request(&self, conn: &Arc<StreamConnection>) -> bool {
+        match &mut *self.inner.lock() {
+            Some(inner) if inner.state == ConnectState::Connecting && inner.qp.is_bound(conn) => {
+                inner.state = ConnectState::Requesting;
+                true
+            }
+            Some(_) | None => false,
+        }
+    }
+
+    /// Checks that the private data of a Reply is what this queue pair expects from the peer at
+    /// these addresses; returns what both ends agree on.
+    ///
+    /// # Errors
+    ///
+    /// `EPROTO` if it is not, `ECONNRESET` if the search has ended.
+    pub(in crate::cm) fn check_reply(
+        &self,
+        addrs: &AddrPair,
+        private_data: &[u8],
+    ) -> Result<Agreement> {
+        let theirs = Announcement::decode(private_data).map_err(|_| EPROTO)?;
+        let inner = self.inner.lock();
+        let pair = &inner.as_ref().ok_or(ECONNRESET)?.pair;
+        match pair.check(addrs, Speaker::Responder, &theirs) {
+            Ok(()) => Ok(pair.agree(&theirs)),
+            Err(_) => Err(EPROTO),
+        }
+    }
+
+    /// Checks that a stream from this queue pair to itself may begin, which needs no start-up: the
+    /// queue pair has to send from the PSN that it expects. Returns what it agrees on with itself.
+    ///
+    /// # Errors
+    ///
+    /// `EPROTO` if it does not.
+    pub(in crate::cm) fn check_itself(&self) -> Result<Agreement> {
+        let inner = self.inner.lock();
+        let pair = &inner.as_ref().ok_or(EPROTO)?.pair;
+        let own = pair.announcement();
+        if own.send_psn == Some(own.receive_psn) {
+            Ok(pair.agree(&own))
+        } else {
+            Err(EPROTO)
+        }
+    }
+
+    /// Binds a connection of the peer, replacing and resetting the bound one; returns the queue
+    /// pair, and what to reply with.
+    ///
+    /// # Errors
+    ///
+    /// `ECONNREFUSED` if the queue pair does not wait for that peer, `EBUSY` if its own attempt
+    /// takes precedence, `EAGAIN` while another thread holds the table of peers.
+    pub(in crate::cm) fn accept(
+        &self,
+        conn: Bound,
+        addrs: &AddrPair,
+        theirs: &Announcement,
+    ) -> Result<OobAccept> {
+        let pair = self.inner.lock().as_ref().ok_or(ECONNREFUSED)?.pair;
+        // Takes a mutex.
+        let waiters = &self.cm.oob_waiters;
+        waiters.check_call(&self.cm.device, &pair, addrs, theirs)?;
+        // Dropped after the lock.
+        let old;
+        let mut guard = self.inner.lock();
+        let inner = (*guard).as_mut().ok_or(ECONNREFUSED)?;
+        if inner.pair.judge_connect(inner.state) == Judgement::Refuse {
+            return Err(EBUSY);
+        }
+        old = inner.qp.rebind(conn).map_err(|_| ECONNREFUSED)?;
+        inner.state = ConnectState::Accepting;
+        inner.promised = Some(theirs.receive_psn);
+        if let Some(old) = &old {
+            inner.qp.shared.ask(old, Set::NONE.with(Later::Abort));
+        }
+        Ok(OobAccept {
+            qp: inner.qp.clone(),
+            depths: inner.depths,
+            announcement: inner.pair.announcement(),
+            agreement: inner.pair.agree(theirs),
+        })
+    }
+
+    /// Binds a connection that the search opens.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it does not search for that peer any more.
+    pub(in crate::cm) fn bind(&self, conn: Bound, connect: &OobConnect) -> Result {
+        let inner = self.inner.lock();
+        let inner = inner.as_ref().ok_or(EINVAL)?;
+        if inner.state != ConnectState::Connecting
+            || inner.pair.announcement() != connect.announcement
+        {
+            return Err(EINVAL);
+        }
+        inner.qp.bind_search(conn)
+    }
+
+    /// Gives the queue pair its stream, which ends the search.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Qp::attach`]; the search continues then.
+    pub(in crate::cm) fn attach(
+        self: &Arc<Self>,
+        qp: &Arc<Qp>,
+        conn: &Arc<StreamConnection>,
+        params: &StreamParams,
+    ) -> Result {
+        let after = {
+            let mut attrs = qp.attrs.try_lock().ok_or(EBUSY)?;
+            let after = qp.attach_with(&mut attrs, conn, params)?;
+            // Under the lock of the attributes, so that a change to RTS finds either the search or
+            // the PSN. A time limit that passes just before this ends the stream, as it would have
+            // ended the search just before that.
+            if let Some(inner) = self.take() {
+                self.cm.oob_waiters.searches.remove(qp.shared.number, self);
+                let unknown = inner.pair.send_psn.is_none();
+                attrs.promised = inner.promised.filter(|_| unknown);
+            }
+            after
+        };
+        qp.carry_out(after, Runner::Step);
+        Ok(())
+    }
+
+    /// Handles the loss of the bound connection before it became a stream.
+    pub(in crate::cm) fn connection_lost(self: &Arc<Self>) {
+        if let Some(inner) = &mut *self.inner.lock() {
+            if inner.state != ConnectState::Free && !inner.qp.has_conn() {
+                inner.connection_lost();
+                self.arm(inner);
+            }
+        }
+    }
+
+    /// Unbinds a connection that the peer takes for its stream, but for which this end has no
+    /// memory, and ends the search, because the peer will not come again. Does nothing if the
+    /// connection is not the bound one of a search.
+    pub(in crate::cm) fn give_up_on(self: &Arc<Self>, conn: &Arc<StreamConnection>) {
+        let mut inner = self.inner.lock();
+        let Some(_bound) = inner.as_ref().and_then(|inner| inner.qp.take_bound(conn)) else {
+            return;
+        };
+        let ended = self.give_up(&mut inner);
+        drop(inner);
+        if let Some((inner, after)) = ended {
+            self.finish(inner, after);
+        }
+    }
+
+    /// Fails what is posted: the peer has not come in time, or will not come again. The lock is
+    /// held, so that the search has not ended with a reset or with a stream.
+    fn give_up(
+        self: &Arc<Self>,
+        inner: &mut Option<OobSearchInner>,
+    ) -> Option<(OobSearchInner, Set<After>)> {
+        cancel_delayed::<Self, TIMER>(self);
+        let inner = inner.take()?;
+        let after = inner.qp.shared.apply(Event::SearchTimeout);
+        Some((inner, after))
+    }
+
+    /// Carries out the rest of that, without the lock.
+    fn finish(self: &Arc<Self>, inner: OobSearchInner, after: Set<After>) {
+        let qp = inner.qp.clone();
+        self.cm.oob_waiters.searches.remove(qp.shared.number, self);
+        // Also closes the listener, after the last search at its address.
+        drop(inner);
+        qp.carry_out(after, Runner::Step);
+    }
+
+    /// Ends the search and returns what to drop without a spin lock, unless it has ended already.
+    fn take(self: &Arc<Self>) -> Option<OobSearchInner> {
+        let mut inner = self.inner.lock();
+        cancel_delayed::<Self, TIMER>(self);
+        inner.take()
+    }
+
+    /// Sets the timer to the next action. The lock is held, so that the search has not ended.
+    fn arm(self: &Arc<Self>, inner: &OobSearchInner) {
+        cancel_delayed::<Self, TIMER>(self);
+        let Some(at) = inner.next_action_at() else {
+            return;
+        };
+        let millis = as_millis_ceil(at - inner.born.elapsed()).clamp(0, 1 << 20);
+        // CAST: just clamped.
+        let delay = msecs_to_jiffies(millis as u32);
+        // On failure it is set already or about to run.
+        let _ = enqueue_delayed::<Self, TIMER>(self.clone(), delay);
+    }
+}
+
+/// What an accepted connection begins with.
+pub(in crate::cm) struct OobAccept {
+    pub(in crate::cm) qp: Arc<Qp>,
+    pub(in crate::cm) depths: Depths,
+    pub(in crate::cm) announcement: Announcement,
+    /// What both ends agree on.
+    pub(in crate::cm) agreement: Agreement,
+}
+
+/// The work item of the timer.
+const TIMER: u64 = 1;
+
+/// A connection attempt to make.
+pub(in crate::cm) struct OobConnect {
+    pub(in crate::cm) from: SockAddr,
+    pub(in crate::cm) to: OobTarget,
+    pub(in crate::cm) depths: Depths,
+    pub(in crate::cm) announcement: Announcement,
+}
+
+/// Where a connection attempt leads.
+pub(in crate::cm) enum OobTarget {
+    /// To the peer's pairing port.
+    Peer(SockAddr),
+    /// To the queue pair itself: TCP connects a socket to its own address and port.
+    Itself,
 }
 
 #[kernel::prelude::kunit_tests(riwarp_oob_waiters)]

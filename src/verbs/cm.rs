@@ -20,7 +20,7 @@ use kernel_ext::rdma::iw_cm::{
 use crate::{
     cm::{
         conn::{
-            self,
+            requests,
             Conn, //
         },
         listen::{
@@ -37,7 +37,7 @@ impl CmOps for Conn {
     type Listener = Listener;
 
     fn connect(dev: ArcBorrow<'_, RdmaDevice>, id: CmId, param: &ConnParam<'_>) -> Result {
-        conn::connect(dev.cm.as_arc_borrow(), id, param)
+        requests::connect(dev.cm.as_arc_borrow(), id, param)
     }
 
     fn accept(
@@ -46,15 +46,15 @@ impl CmOps for Conn {
         name: NonZeroUsize,
         param: &ConnParam<'_>,
     ) -> Result {
-        conn::accept(dev.cm.as_arc_borrow(), id, name, param)
+        requests::accept(dev.cm.as_arc_borrow(), id, name, param)
     }
 
     fn reject(dev: ArcBorrow<'_, RdmaDevice>, name: NonZeroUsize, private_data: &[u8]) -> Result {
-        conn::reject(dev.cm.as_arc_borrow(), name, private_data)
+        requests::reject(dev.cm.as_arc_borrow(), name, private_data)
     }
 
     fn abort(dev: ArcBorrow<'_, RdmaDevice>, name: NonZeroUsize) {
-        conn::abort(dev.cm.as_arc_borrow(), name);
+        requests::abort(dev.cm.as_arc_borrow(), name);
     }
 
     fn create_listen(

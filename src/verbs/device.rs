@@ -46,8 +46,8 @@ use kernel_ext::{
 
 use crate::{
     cm::{
-        oob::ports::HeldPorts,
-        Cm, //
+        conn::Cm,
+        oob::ports::HeldPorts, //
     },
     device::{
         gid::GID_TABLE_LEN,

@@ -1,288 +1,48 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The actor of a connection: its phases, its clock and its end.
+//! The actor of a connection: its work items, and the way from one phase to the next.
 //!
-//! A step consumes the current [`ConnPhase`] and, from the socket's state and octets, the flags in
-//! `Wants` and the clock, decides the next one. It then either goes on at once or waits for the
-//! next event. Every phase of start-up and close has a time limit, except `HalfClosed` without a
-//! connection manager while this end expects nothing from the peer.
+//! A step decides from the present phase (`phase`), from the socket's state and octets, the flags
+//! in `Wants` and the clock. It then either goes on at once or waits for the next event.
 //!
-//! ```text
-//!   connect                                   a listener
-//!      |                                          |
-//! Connecting --> Requesting           Waiting --> Held --> Asked --> Replying
-//!      |            |    |                |         |         |        |    |
-//!      |            |    +-----> Open <---|---------|---------|--------+    |
-//!      |            |             |       |         |         |             |
-//!      +------------+-------------+-> Released <----+---------+-- Lingering +
-//! ```
-//!
-//! `Attaching` comes before `Open` or before `Replying` with an accept, `Ending` before `Released`.
-//! `Settling` may come between `Requesting` and `Open`. Without a connection manager, `Expecting`
-//! comes between `Replying` and `Open`, and `Asked` is skipped. This file contains what all phases
-//! share; `initiator`, `responder` and `oob` contain the phases of the two sides, `stream` those
-//! from `Open` on.
-//!
-//! Context: process, the actor's mutex held.
+//! Context: process.
 
-use iwarp::{
-    actions::Later,
-    mpa::{
-        negotiate::{
-            Initiator,
-            Responder,
-            StreamRules, //
-        },
-        start::{
-            Frame,
-            PrivateData,
-            Revision,
-            RtrKinds,
-            StartError, //
-        }, //
-    }, //
-};
 use kernel::{
-    prelude::*,
     sync::{
         atomic::Full,
         Arc, //
     },
-    time::{
-        msecs_to_jiffies,
-        Delta,
-        Instant,
-        Monotonic, //
-    }, //
+    time::msecs_to_jiffies,
+    workqueue::WorkItem, //
 };
 use kernel_ext::{
-    compat::{
-        as_millis_ceil,
-        ECONNRESET,
-        EPROTO, //
-    },
+    compat::as_millis_ceil,
     mm::noio::without_io,
-    rdma::iw_cm::{
-        CmId,
-        ConnectReply, //
-    },
-    sync::BhOff,
     workqueue::{
         cancel_delayed,
-        enqueue_delayed, //
+        enqueue_delayed,
+        DelayedItem,
+        OwnedQueue, //
     }, //
 };
 
 use super::{
-    attach::Attaching,
-    frames::{
-        readable,
-        Inbox,
-        Outbox,
-        Readable, //
+    phase::{
+        Actor,
+        ConnPhase,
+        NextStep,
+        PAUSE,
+        PAUSE_MAX, //
     },
-    is_wanted,
-    requests::Asked,
-    responder::{
-        AfterReply, //
-        HalfOpen,
-        Question,
-    },
-    stream::{
-        Closing,
-        FinalAction,
-        HalfClosed,
-        Open, //
-    },
+    want,
     Conn,
     Route,
     TIMER, //
 };
-use crate::stream::connection::StreamParams;
-
-/// State that only the steps of a connection touch.
-pub(in crate::cm) struct Actor {
-    pub(in crate::cm) phase: ConnPhase,
-    /// Receives events while the iWARP connection manager still expects one.
-    pub(in crate::cm) id: Option<CmId>,
-    /// The zero of this actor's clock.
-    born: Instant<Monotonic>,
-    /// How far a test has advanced the clock.
-    #[cfg(CONFIG_KUNIT = "y")]
-    ahead: Delta,
-    /// When the phase times out.
-    deadline: Option<Delta>,
-    /// When to step again before the deadline.
-    recheck_at: Option<Delta>,
-    /// When the armed timer expires.
-    armed: Option<Delta>,
-    /// Whether the present step has to come back, and the pause before that, in milliseconds.
-    comes_back: bool,
-    pause: u32,
-    /// The name of the phase that was traced last.
-    pub(super) traced: &'static str,
-}
-
-/// The state of a connection.
-pub(in crate::cm) enum ConnPhase {
-    /// Initiator: TCP connects.
-    Connecting {
-        initiator: Initiator,
-        request: KBox<Frame>,
-    },
-    /// Initiator: sends the Request and awaits the Reply.
-    Requesting {
-        initiator: Initiator,
-        out: Outbox,
-        inbox: Inbox,
-    },
-    /// Initiator: gives a peer that has accepted time to start reading the stream.
-    Settling {
-        inbox: Inbox,
-        private_data: PrivateData,
-        rules: StreamRules,
-    },
-    /// Responder: awaits the Request.
-    Waiting {
-        responder: Responder,
-        inbox: Inbox,
-        entry: HalfOpen,
-    },
-    /// Responder: waits until the consumer has answered enough earlier requests.
-    Held {
-        asked: Asked,
-        inbox: Inbox,
-        entry: HalfOpen,
-    },
-    /// Responder: awaits the consumer's answer.
-    Asked(Question),
-    /// Responder: sends the Reply.
-    Replying { out: Outbox, then: AfterReply },
-    /// Responder without a connection manager: awaits the first octets of the stream.
-    Expecting(KBox<StreamParams>),
-    /// The queue pair is to get the stream.
-    Attaching(Attaching),
-    /// The stream belongs to the queue pair.
-    Open(Open),
-    /// The peer has closed its half; this end sends what the queue pair has not sent yet.
-    HalfClosed(HalfClosed),
-    /// This end has closed its half; awaits the peer's FIN.
-    Closing(Closing),
-    /// As `Closing`, but the queue pair is detached.
-    Lingering(Closing),
-    /// Only TCP's part of the end is left.
-    Ending(FinalAction),
-    /// Final: no further transitions.
-    Released,
-}
-
-/// What follows a step.
-pub(in crate::cm) enum NextStep {
-    /// Run the next step at once.
-    Again(ConnPhase),
-    /// Wait for the next event.
-    Wait(ConnPhase),
-}
-
-impl Actor {
-    /// Makes an actor in a phase.
-    pub(in crate::cm) fn new(phase: ConnPhase) -> Self {
-        Self {
-            phase,
-            id: None,
-            born: Instant::now(),
-            #[cfg(CONFIG_KUNIT = "y")]
-            ahead: Delta::ZERO,
-            deadline: None,
-            recheck_at: None,
-            armed: None,
-            comes_back: false,
-            pause: PAUSE,
-            traced: "",
-        }
-    }
-
-    /// Sets the time limit of the phase that begins.
-    pub(in crate::cm) fn limit(&mut self, millis: u32) {
-        self.deadline = Some(self.after(millis));
-        self.recheck_at = None;
-    }
-
-    /// Removes the time limit of the phase that begins.
-    pub(in crate::cm) fn no_limit(&mut self) {
-        self.deadline = None;
-        self.recheck_at = None;
-    }
-
-    /// Requests another step after a delay.
-    pub(in crate::cm) fn recheck_after(&mut self, millis: u32) {
-        self.recheck_at = Some(self.after(millis));
-    }
-
-    /// Requests another step after a pause, unless one is requested already. Doubles the pause, up
-    /// to `longest`, so that a long wait costs few steps.
-    pub(in crate::cm) fn recheck_with_backoff(&mut self, pause: &mut u32, longest: u32) {
-        if self.recheck_at.is_some_and(|at| self.now() < at) {
-            return;
-        }
-        self.recheck_after(*pause);
-        *pause = pause.saturating_mul(2).min(longest);
-    }
-
-    /// Requests another step soon, because another thread has what this one needs. The pause
-    /// doubles from step to step, so that many that wait cost little.
-    pub(in crate::cm) fn come_back(&mut self) {
-        let at = self.after(self.pause);
-        self.recheck_at = Some(self.recheck_at.map_or(at, |other| other.min(at)));
-        self.comes_back = true;
-    }
-
-    /// Returns whether the requested step is due; clears the request if so.
-    pub(in crate::cm) fn is_recheck_due(&mut self) -> bool {
-        let due = self.recheck_at.is_some_and(|at| self.now() >= at);
-        if due {
-            self.recheck_at = None;
-        }
-        due
-    }
-
-    /// Returns whether the phase has timed out.
-    pub(in crate::cm) fn is_overdue(&self) -> bool {
-        self.deadline.is_some_and(|deadline| self.now() >= deadline)
-    }
-
-    /// Returns how many seconds are left of the phase's limit, rounded up; [`None`] if it has none.
-    pub(in crate::cm) fn left(&self) -> Option<i64> {
-        let left = self.deadline? - self.now();
-        Some((as_millis_ceil(left) + 999) / 1000)
-    }
-
-    /// Returns the time since the connection was made.
-    pub(in crate::cm) fn now(&self) -> Delta {
-        let now = self.born.elapsed();
-        #[cfg(CONFIG_KUNIT = "y")]
-        let now = now + self.ahead;
-        now
-    }
-
-    /// Returns the time that will be `now` then.
-    pub(in crate::cm) fn after(&self, millis: u32) -> Delta {
-        // NO-OVERFLOW: the clock overflows only centuries after any limit.
-        self.now() + Delta::from_millis(millis.into())
-    }
-
-    /// Returns whether the latest step has to come back, for a test.
-    #[cfg(CONFIG_KUNIT = "y")]
-    pub(super) fn comes_back(&self) -> bool {
-        self.comes_back
-    }
-
-    /// Advances the clock, for a test.
-    #[cfg(CONFIG_KUNIT = "y")]
-    pub(in crate::cm) fn pass(&mut self, millis: u32) {
-        self.ahead += Delta::from_millis(millis.into());
-    }
-}
+use crate::{
+    cm::listen::admission::STEP,
+    stream::connection::STREAM_STEP, //
+};
 
 impl Conn {
     /// Runs steps until the connection has to wait. Waits for another holder of the actor first.
@@ -318,7 +78,7 @@ impl Conn {
     /// not run meanwhile.
     ///
     /// Context: process.
-    pub(super) fn with_actor<R>(self: &Arc<Self>, f: impl FnOnce(&mut Actor) -> R) -> R {
+    pub(in crate::cm) fn with_actor<R>(self: &Arc<Self>, f: impl FnOnce(&mut Actor) -> R) -> R {
         let result = f(&mut self.actor.lock());
         self.let_step_follow();
         result
@@ -415,96 +175,7 @@ impl Conn {
         });
     }
 
-    /// Returns whether any request ends the start-up.
-    pub(in crate::cm) fn is_stopped(&self) -> bool {
-        self.connection.is_asked(Later::Close)
-            || self.connection.is_asked(Later::Abort)
-            || is_wanted(&self.wants.orphan)
-            || is_wanted(&self.wants.kill)
-    }
-
-    /// Routes the stream to the queue pair and delivers what has arrived meanwhile.
-    ///
-    /// # Errors
-    ///
-    /// `EBUSY` if another thread owns the socket: [`Conn::deliver`] has to follow.
-    pub(in crate::cm) fn enter_stream(self: &Arc<Self>) -> Result {
-        self.set_route(Route::Qp);
-        // An Initiator's queue pair sends from `attach` on. If TCP was full then and has space
-        // again, only the start-up saw the callback.
-        if let Some(qp) = self.qp().filter(|qp| qp.shared.lifecycle().may_send()) {
-            qp.write_space();
-        }
-        self.deliver()
-    }
-
-    /// Delivers what has arrived.
-    ///
-    /// # Errors
-    ///
-    /// `EBUSY` if another thread owns the socket.
-    pub(in crate::cm) fn deliver(self: &Arc<Self>) -> Result {
-        self.socket
-            .try_with_inbound(|inbound| BhOff::run(|off| self.feed(inbound, off)))
-    }
-
-    /// Returns whether the peer is still connected and silent; see [`Conn::check_quiet`].
-    pub(in crate::cm) fn is_quiet(&self) -> bool {
-        self.check_quiet().is_ok()
-    }
-
-    /// Checks that the peer is still connected and silent, as a Responder must be after its Reply,
-    /// and an Initiator between its Request and the Reply (MPA-7).
-    ///
-    /// # Errors
-    ///
-    /// `ECONNRESET` if the peer has gone, `EPROTO` if it has sent octets.
-    pub(in crate::cm) fn check_quiet(&self) -> Result {
-        match readable(&self.socket) {
-            Ok(Readable::Nothing) => Ok(()),
-            Ok(Readable::Octets) => {
-                self.misbehaved(StartError::Excess);
-                Err(EPROTO)
-            }
-            Ok(Readable::End) | Err(_) => Err(ECONNRESET),
-        }
-    }
-
-    /// Counts a peer that violates MPA start-up.
-    pub(in crate::cm) fn misbehaved(&self, error: StartError) {
-        self.misbehaved_by(error.text());
-    }
-
-    /// Counts a peer that violates MPA start-up, and logs how.
-    pub(in crate::cm) fn misbehaved_by(&self, why: &str) {
-        self.device().stats.mpa_errors.inc();
-        self.log_start_up(why);
-    }
-
-    /// Counts and logs a peer whose frame or first message is late.
-    pub(in crate::cm) fn timed_out(&self, what: &str) {
-        self.device().stats.mpa_timeouts.inc();
-        self.log_start_up(what);
-    }
-
-    fn log_start_up(&self, why: &str) {
-        self.trace_refused(why);
-        let (local, peer) = self.socket.addr_pair();
-        self.device().notice(fmt!(
-            "connection of {local} with {peer} did not start up: {why}"
-        ));
-    }
-
-    /// Fails a start-up whose queue pair has no stream yet.
-    pub(in crate::cm) fn fail(self: &Arc<Self>, actor: &mut Actor, error: Error) -> NextStep {
-        self.unbind();
-        if let Some(id) = actor.id.take() {
-            give_up(&id, error, &[]);
-        }
-        self.reset(actor)
-    }
-
-    /// Undoes what [`super::connect`] has begun; the caller of that returns an error instead of
+    /// Undoes what a connect has begun; the caller of that returns an error instead of
     /// raising events.
     pub(in crate::cm) fn abandon(self: &Arc<Self>, actor: &mut Actor) {
         self.unbind();
@@ -513,79 +184,64 @@ impl Conn {
         self.run_steps(actor);
     }
 
-    /// Revokes the link to the queue pair and makes it drop the connection.
-    pub(in crate::cm) fn unbind(&self) {
-        if let Some(qp) = self.take_qp() {
-            let unbound = qp.take_bound(&self.connection);
-            if let (Some(_), Some(search)) = (unbound, self.search.as_ref()) {
-                search.connection_lost();
-            }
+    /// Detaches the queue pair. On return the connection no longer calls it, and the iWARP
+    /// connection manager has all events that it waits for.
+    ///
+    /// Resets an open stream. A stream that is being closed in an orderly way continues to close,
+    /// so that the peer gets what was sent.
+    ///
+    /// Context: process; the caller holds no lock that the queue pair takes when the connection
+    /// binds, attaches or unbinds it, or reports the end of the stream.
+    pub(in crate::cm) fn detach_qp(self: &Arc<Self>) {
+        want(&self.wants.orphan);
+        drop(self.take_qp());
+        // Waits for a running step, which has a reference to the queue pair of its own, and then
+        // acts on the request.
+        self.step();
+    }
+}
+
+impl WorkItem<STEP> for Conn {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        if this.route() == Route::StartUp {
+            this.try_step();
+        } else {
+            // The order has ceased to matter since the item was queued.
+            this.kick();
         }
     }
-
-    /// Resets the TCP connection and releases this one.
-    pub(in crate::cm) fn reset(self: &Arc<Self>, actor: &mut Actor) -> NextStep {
-        self.finish(actor, FinalAction::Reset)
-    }
-
-    /// Leaves TCP's part of the end to the next step, which may have to wait for the socket.
-    pub(in crate::cm) fn finish(&self, actor: &mut Actor, action: FinalAction) -> NextStep {
-        // Queued octets are discarded, and octets that arrive are not read.
-        self.set_route(Route::Nobody);
-        actor.no_limit();
-        NextStep::Again(ConnPhase::Ending(action))
-    }
 }
 
-/// The first and the longest pause before a step tries again to get what another thread has, in
-/// milliseconds.
-const PAUSE: u32 = 1;
-const PAUSE_MAX: u32 = 32;
+impl WorkItem<STREAM_STEP> for Conn {
+    type Pointer = Arc<Self>;
 
-/// Raises whichever event the iWARP connection manager still expects: a failed reply, or the end of
-/// a connection that was established or accepted (which counts as established).
-pub(in crate::cm) fn give_up(id: &CmId, error: Error, private_data: &[u8]) {
-    let mut reply = ConnectReply {
-        status: Err(error),
-        private_data,
-        ird: 0,
-        ord: 0,
-    };
-    // An event that is not expected is rejected without effect.
-    if id.connect_reply(&reply) == Err(ENOMEM) {
-        // Copying the private data needs memory; the event itself is preallocated.
-        reply.private_data = &[];
-        let _ = id.connect_reply(&reply);
-    }
-    let _ = id.established(0, 0);
-    let _ = id.close();
-}
-
-/// Returns the part of the peer's private data that fits an event: at most 255 octets.
-pub(in crate::cm) fn hand_up(place: PrivateData, frame: &[u8]) -> &[u8] {
-    let private_data = place.of(frame);
-    let len = private_data.len().min(usize::from(u8::MAX));
-    private_data.get(..len).unwrap_or_default()
-}
-
-impl StreamParams {
-    /// Returns the parameters for the listening side.
-    pub(in crate::cm) fn responder(rules: &StreamRules, rtr: RtrKinds) -> Self {
-        Self {
-            crc: rules.crc,
-            markers: rules.send_markers,
-            ird: rules.depths.ird,
-            ord: rules.depths.ord,
-            revision: match rules.peer_depths {
-                Some(_) => Revision::Two,
-                None => Revision::One,
-            },
-            send_rtr: None,
-            expect_rtr: rtr,
-            wait_first_fpdu: true,
-            extensions: rules.extensions,
-            features: rules.features,
-            rnr_retry: None,
+    fn run(this: Arc<Self>) {
+        if this.route() == Route::StartUp {
+            // The queue pair has asked for something; the step keeps its turn.
+            this.kick();
+        } else {
+            this.try_step();
         }
+    }
+}
+
+impl DelayedItem<TIMER> for Conn {
+    fn queue(&self) -> &OwnedQueue {
+        // It only queues a step.
+        &self.device().queues.stream
+    }
+}
+
+impl WorkItem<TIMER> for Conn {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        // ORDERING: pairs with the exchange in `set_timer`: queueing the step, a full barrier,
+        // comes after this, so the next step sees it.
+        this.timer_expired.xchg(true, Full);
+        // Do not run the step here: it may be running already.
+        this.kick();
     }
 }

@@ -44,11 +44,11 @@ use crate::{
 };
 
 use super::{
-    actor::{
+    phase::{
         ConnPhase,
-        NextStep, //
+        NextStep,
+        Open, //
     },
-    stream::Open,
     *, //
 };
 
@@ -59,11 +59,11 @@ impl Conn {
     }
 
     /// Makes a connection that its next step resets.
-    pub(in crate::cm) fn about_to_go(cm: &Arc<Cm>, socket: Socket) -> Result<u64> {
+    pub(in crate::cm) fn about_to_go(cm: &Arc<Cm>, socket: Socket) -> Result<Arc<Self>> {
         let conn = Self::of_nobody(cm, socket)?;
         conn.actor.lock().phase = ConnPhase::Open(Open::reported());
         conn.connection.ask(Later::Abort);
-        Ok(conn.entry.number())
+        Ok(conn)
     }
 
     /// Ends the connection.

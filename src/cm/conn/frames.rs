@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Start-up frames in transit: octets between the socket and `iwarp::mpa`.
+//! Start-up frames: what the device's settings put into them, and those in transit, octets between
+//! the socket and `iwarp::mpa`.
 //!
 //! Octets move in whatever pieces TCP has them, without waiting. A reader takes exactly the octets
 //! of the frame, so that the first FPDU stays in TCP for the queue pair.
@@ -9,16 +10,27 @@
 
 use iwarp::{
     fault::Fault,
+    features::Features,
     mpa::{
         self,
         marker::MARKER_LEN,
-        negotiate::StreamRules,
+        negotiate::{
+            Config,
+            PeerToPeer,
+            StreamRules, //
+        },
         start::{
             Frame,
+            PrivateData,
+            Revision,
             FRAME_MAX, //
         },
         Crc,
         Markers, //
+    },
+    rdmap::{
+        Extensions,
+        Marked, //
     },
     segment::{
         Message,
@@ -30,6 +42,11 @@ use kernel::prelude::*;
 use kernel_ext::{
     crc32c,
     net::Socket, //
+};
+
+use crate::device::{
+    settings::MpaRevision,
+    Device, //
 };
 
 /// An incoming frame.
@@ -139,7 +156,7 @@ pub(in crate::cm) fn send_terminate(socket: &Socket, rules: &StreamRules, fault:
     let Some(plan) = Segmenter::new(terminate, 0).next(mpa::MULPDU_MIN) else {
         return;
     };
-    let mut fpdu = [0; FAREWELL_MAX];
+    let mut fpdu = [0; TERMINATE_MAX];
     let mut len = 0;
     let mut put = |octets: &[u8]| {
         if let Some(room) = fpdu.get_mut(len..len + octets.len()) {
@@ -172,5 +189,51 @@ pub(in crate::cm) fn send_terminate(socket: &Socket, rules: &StreamRules, fault:
 }
 
 /// More than a Terminate without a quote takes: Marker, length, headers, pad and CRC.
-const FAREWELL_MAX: usize = 64;
+const TERMINATE_MAX: usize = 64;
 const PADDING: [u8; 3] = [0; 3];
+
+/// Returns the part of the peer's private data that fits an event: at most 255 octets.
+pub(in crate::cm) fn hand_up(place: PrivateData, frame: &[u8]) -> &[u8] {
+    let private_data = place.of(frame);
+    let len = private_data.len().min(usize::from(u8::MAX));
+    private_data.get(..len).unwrap_or_default()
+}
+
+/// The side of a start-up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::cm) enum Role {
+    /// The side that opens the connection.
+    Initiator,
+    /// The side that listens.
+    Responder,
+}
+
+/// Returns the start-up configuration from the device's settings.
+pub(in crate::cm) fn config(device: &Device, role: Role) -> Config {
+    let settings = &device.settings;
+    let revision = match (role, settings.mpa_rev()) {
+        (Role::Initiator, MpaRevision::One) => Revision::One,
+        // The setting applies to Requests sent; a Request of either revision is answered.
+        (Role::Initiator, MpaRevision::Two) | (Role::Responder, _) => Revision::Two,
+    };
+    Config {
+        revision,
+        crc: if settings.crc() { Crc::On } else { Crc::Off },
+        markers: Markers::Off,
+        peer_to_peer: if settings.peer_to_peer() {
+            PeerToPeer::On
+        } else {
+            PeerToPeer::Off
+        },
+        extensions: if settings.extensions() {
+            Extensions::SendImmediate
+        } else {
+            Extensions::Rfc7306
+        },
+        features: settings.ulpdu_limit().map(|ulpdu_max| Features {
+            ulpdu_max,
+            marked: Marked::ALL,
+        }),
+        ..Config::default()
+    }
+}

@@ -8,17 +8,19 @@
 mod held {
     use super::super::{
         super::endpoint,
-        actor::ConnPhase,
         bench::{
             ConnRig,
             Started,
             PARAMS, //
         },
-        requests::{
+        frames::{
             config,
             Role, //
         },
-        stream::Open,
+        phase::{
+            ConnPhase,
+            Open, //
+        },
         *, //
     };
     use iwarp::{
@@ -41,7 +43,8 @@ mod held {
             },
             Family,
             TcpState, //
-        }, //
+        },
+        workqueue::OwnedQueue, //
     };
 
     #[pin_data]

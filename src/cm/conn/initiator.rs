@@ -46,25 +46,24 @@ use kernel_ext::{
 };
 
 use super::{
-    actor::{
-        give_up,
-        hand_up,
-        Actor,
-        ConnPhase,
-        NextStep, //
-    },
-    attach::AfterAttach,
     frames::{
+        hand_up,
         send_terminate,
         Inbox,
         Outbox,
         Readable,
         Sent, //
     },
-    stream::{
+    phase::{
+        AcceptedReply,
+        Actor,
+        AfterAttach,
+        ConnPhase,
         FinalAction,
+        NextStep,
         Open, //
     },
+    steps::give_up,
     Conn, //
 };
 use crate::{
@@ -81,19 +80,6 @@ mod limit {
     /// For a peer that does not signal readiness to start reading the stream. As the Responder, siw
     /// starts only after it has sent its Reply, and never reads what arrived before.
     pub(in crate::cm) const SETTLING: u32 = 5;
-}
-
-/// The Reply of a peer that has accepted.
-pub(in crate::cm) struct AcceptedReply {
-    private_data: PrivateData,
-    rules: StreamRules,
-    inbox: Inbox,
-}
-
-impl AcceptedReply {
-    fn private_data(&self) -> &[u8] {
-        self.private_data.of(self.inbox.octets())
-    }
 }
 
 impl Actor {

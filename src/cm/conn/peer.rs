@@ -5,14 +5,14 @@
 #[kernel::prelude::kunit_tests(riwarp_conn_peer)]
 mod peer {
     use super::super::{
-        actor::ConnPhase,
         bench::{
             fill,
             ConnRig,
             FPDU,
             PARAMS, //
         },
-        stream::{
+        phase::{
+            ConnPhase,
             FinalAction,
             Open, //
         },

@@ -11,7 +11,7 @@ use kernel::{
 };
 
 use super::{
-    actor::ConnPhase,
+    phase::ConnPhase,
     Conn, //
 };
 

@@ -13,29 +13,18 @@ use core::num::NonZeroUsize;
 
 use iwarp::{
     actions::Later,
-    features::Features,
     mpa::{
         negotiate::{
-            Config,
             Depths,
             Initiator,
-            PeerToPeer,
-            Request,
-            Responder,
             StreamRules, //
         },
         start::{
             Frame,
-            Revision,
             RtrKinds, //
-        },
-        Crc,
-        Markers, //
+        }, //
     },
-    rdmap::{
-        Extensions,
-        Marked, //
-    }, //
+    rdmap::Extensions, //
 };
 use kernel::{
     prelude::*,
@@ -67,16 +56,7 @@ use kernel_ext::{
 };
 
 use crate::{
-    cm::{
-        oob::search::{
-            OobConnect,
-            OobSearch,
-            OobTarget, //
-        },
-        Cm, //
-    },
     device::{
-        settings::MpaRevision,
         Device,
         MAX_IRD,
         MAX_ORD, //
@@ -85,87 +65,20 @@ use crate::{
 };
 
 use super::{
-    actor::{
-        Actor,
-        ConnPhase, //
+    frames::{
+        config,
+        Role, //
     },
+    phase::{
+        Actor,
+        Answer,
+        Asked,
+        ConnPhase,
+        PendingReply, //
+    },
+    Cm,
     Conn, //
 };
-
-/// The consumer's answer to a peer's request, left for the connection's next step.
-pub(in crate::cm) enum PendingReply {
-    /// The answer is ready.
-    Answered(Answer),
-    /// A caller is preparing an answer.
-    Busy,
-    /// No answer is expected: not yet, or no longer.
-    Closed,
-    /// The consumer was asked and has not answered.
-    Open(Asked),
-}
-
-/// The request that the consumer was asked about.
-#[derive(Clone, Copy)]
-pub(in crate::cm) struct Asked {
-    pub(in crate::cm) responder: Responder,
-    pub(in crate::cm) request: Request,
-}
-
-/// The consumer's decision.
-pub(in crate::cm) enum Answer {
-    /// Accept; the queue pair is bound.
-    Accept {
-        id: CmId,
-        reply: KBox<Frame>,
-        rules: StreamRules,
-        rtr: RtrKinds,
-    },
-    /// Reject, with this Reply.
-    Refuse(KBox<Frame>),
-}
-
-impl PendingReply {
-    /// Takes the question in order to answer it. The caller must then store an answer or close the
-    /// reply.
-    fn take_question(&mut self) -> Option<Asked> {
-        match self {
-            Self::Open(asked) => {
-                let asked = *asked;
-                *self = Self::Busy;
-                Some(asked)
-            }
-            Self::Answered(_) | Self::Busy | Self::Closed => None,
-        }
-    }
-
-    /// Takes the answer, if it is ready.
-    pub(in crate::cm) fn take_answer(&mut self) -> Option<Answer> {
-        match core::mem::replace(self, Self::Closed) {
-            Self::Answered(answer) => Some(answer),
-            other => {
-                *self = other;
-                None
-            }
-        }
-    }
-
-    /// Returns whether the consumer can still answer.
-    pub(in crate::cm) fn is_open(&self) -> bool {
-        matches!(self, Self::Open(_))
-    }
-
-    /// Returns whether an answer is ready or being prepared.
-    pub(in crate::cm) fn is_busy(&self) -> bool {
-        matches!(self, Self::Answered(_) | Self::Busy)
-    }
-
-    /// Stops expecting an answer.
-    pub(in crate::cm) fn close(&mut self) {
-        if self.is_open() {
-            *self = Self::Closed;
-        }
-    }
-}
 
 /// Starts a connection.
 ///
@@ -265,44 +178,6 @@ fn bind_source(socket: &Socket, local: SockAddr) -> Result<SourcePort> {
     Ok(SourcePort::Preferred)
 }
 
-/// Connects to the peer of an out-of-band search and reports the result to the queue pair.
-///
-/// # Errors
-///
-/// * `EINVAL`: the queue pair no longer searches for that peer.
-/// * `ENODEV`: the device is being removed.
-/// * `EADDRNOTAVAIL` and others of TCP.
-pub(in crate::cm) fn connect_oob(
-    search: &Arc<OobSearch>,
-    qp: &Arc<Qp>,
-    oob: &OobConnect,
-) -> Result {
-    let cm = search.cm();
-    let config = for_oob(config(&cm.device, Role::Initiator));
-    let initiator = Initiator::new(config, oob.depths);
-    let request = initiator.request(&oob.announcement.encode());
-    let request = KBox::new(request.map_err(|_| EINVAL)?, GFP_KERNEL)?;
-
-    let socket = Socket::new_tcp(&cm.device.net()?, oob.from.family())?;
-    match oob.to {
-        OobTarget::Peer(_) => socket.bind_without_port(&oob.from)?,
-        OobTarget::Itself => socket.bind(&oob.from)?,
-    }
-    let conn = Conn::new(cm.clone(), socket, Actor::new(ConnPhase::Released))?;
-    conn.search.populate(search.clone());
-    conn.with_actor(|actor| {
-        let to = match oob.to {
-            OobTarget::Peer(peer) => peer,
-            OobTarget::Itself => conn.socket.local_addr()?,
-        };
-        let bound = search.bind(conn.bound(), oob);
-        let connect = |socket: &Socket| socket.connect_nonblock(&to);
-        conn.begin(actor, qp.clone(), bound, connect, |actor| {
-            actor.begin_connecting(None, initiator, request)
-        })
-    })
-}
-
 /// Accepts a connection that a peer requested. On failure the peer is rejected.
 ///
 /// # Errors
@@ -315,7 +190,7 @@ pub(crate) fn accept(
     name: NonZeroUsize,
     param: &ConnParam<'_>,
 ) -> Result {
-    let conn = cm.conns.asked(name).ok_or(ECONNRESET)?;
+    let conn = cm.asked(name).ok_or(ECONNRESET)?;
     let asked = conn
         .pending_reply
         .lock()
@@ -348,7 +223,7 @@ pub(crate) fn accept(
 /// * `ECONNRESET`: the peer has disconnected, or waited too long.
 /// * `EINVAL`: more private data than the MPA Reply can carry; the peer is rejected without it.
 pub(crate) fn reject(cm: ArcBorrow<'_, Cm>, name: NonZeroUsize, private_data: &[u8]) -> Result {
-    let conn = cm.conns.asked(name).ok_or(ECONNRESET)?;
+    let conn = cm.asked(name).ok_or(ECONNRESET)?;
     let asked = conn
         .pending_reply
         .lock()
@@ -361,14 +236,14 @@ pub(crate) fn reject(cm: ArcBorrow<'_, Cm>, name: NonZeroUsize, private_data: &[
 
 /// Aborts a connection that was accepted, if it is not released yet.
 pub(crate) fn abort(cm: ArcBorrow<'_, Cm>, name: NonZeroUsize) {
-    if let Some(conn) = cm.conns.asked(name) {
+    if let Some(conn) = cm.asked(name) {
         conn.ask(Later::Abort);
     }
 }
 
 impl Conn {
     /// Starts TCP's connect for a bound queue pair.
-    fn begin(
+    pub(in crate::cm) fn begin(
         self: &Arc<Self>,
         actor: &mut Actor,
         qp: Arc<Qp>,
@@ -436,58 +311,6 @@ impl Conn {
             Err(_) => PendingReply::Closed,
         };
         result
-    }
-}
-
-/// The side of a start-up.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::cm) enum Role {
-    /// The side that opens the connection.
-    Initiator,
-    /// The side that listens.
-    Responder,
-}
-
-/// Returns the start-up configuration from the device's settings.
-pub(in crate::cm) fn config(device: &Device, role: Role) -> Config {
-    let settings = &device.settings;
-    let revision = match (role, settings.mpa_rev()) {
-        (Role::Initiator, MpaRevision::One) => Revision::One,
-        // The setting applies to Requests sent; a Request of either revision is answered.
-        (Role::Initiator, MpaRevision::Two) | (Role::Responder, _) => Revision::Two,
-    };
-    Config {
-        revision,
-        crc: if settings.crc() { Crc::On } else { Crc::Off },
-        markers: Markers::Off,
-        peer_to_peer: if settings.peer_to_peer() {
-            PeerToPeer::On
-        } else {
-            PeerToPeer::Off
-        },
-        extensions: if settings.extensions() {
-            Extensions::SendImmediate
-        } else {
-            Extensions::Rfc7306
-        },
-        features: settings.ulpdu_limit().map(|ulpdu_max| Features {
-            ulpdu_max,
-            marked: Marked::ALL,
-        }),
-        ..Config::default()
-    }
-}
-
-/// Adapts a configuration for a start-up without a connection manager. Either end may send first,
-/// so it uses revision 2 with a Write as the ready-to-receive message. The private data negotiates
-/// extensions.
-pub(in crate::cm) fn for_oob(config: Config) -> Config {
-    Config {
-        revision: Revision::Two,
-        peer_to_peer: PeerToPeer::On,
-        rtr: RtrKinds::WRITE,
-        extensions: Extensions::Rfc7306,
-        ..config
     }
 }
 

@@ -13,8 +13,6 @@
 //!
 //! RFC 5044, section 7.1; RFC 6581, section 9. Context: process, the actor's mutex held.
 
-use core::net::IpAddr;
-
 use iwarp::mpa::{
     negotiate::{
         Progress,
@@ -34,156 +32,61 @@ use kernel::{
 use kernel_ext::{
     compat::ECONNRESET,
     net::{
-        SockAddr,
-        Socket, //
+        SockAddr, //
     },
     rdma::iw_cm::ConnectRequest, //
 };
 
 use crate::{
-    cm::{
-        listen::{
-            Consumer,
-            Listener,
-            Unanswered, //
-        },
-        Cm, //
+    cm::listen::admission::{
+        Admission,
+        Consumer,
+        HalfOpen,
+        Unanswered, //
     },
     device::Device,
     stream::connection::StreamParams, //
 };
 
 use super::{
-    actor::{
-        hand_up,
-        Actor,
-        ConnPhase,
-        NextStep, //
-    },
-    attach::AfterAttach,
     frames::{
+        hand_up,
         Inbox,
         Outbox,
         Readable,
         Sent, //
     },
     is_wanted,
-    requests::{
-        config,
+    phase::{
+        Actor,
+        AfterAttach,
+        AfterReply,
         Answer,
         Asked,
-        PendingReply,
-        Role, //
-    },
-    stream::{
+        ConnPhase,
         FinalAction,
-        Open, //
+        NextStep,
+        Open,
+        PendingReply,
+        Question, //
     },
+    steps::READY_MS,
     Conn, //
 };
 
-/// An admitted connection whose Request is missing or held back; listeners limit their number.
-pub(crate) struct HalfOpen {
-    listener: Arc<Listener>,
-    /// The listeners to ask if this listener's consumer rejects; the last one is next.
-    others: KVec<Arc<Listener>>,
-    /// The listener's key for this connection.
-    key: u64,
-}
-
-impl HalfOpen {
-    /// Makes the entry of a connection that the listener has just counted.
-    pub(crate) fn new(listener: Arc<Listener>, others: KVec<Arc<Listener>>, key: u64) -> Self {
-        Self {
-            listener,
-            others,
-            key,
-        }
-    }
-}
-
-impl Drop for HalfOpen {
-    fn drop(&mut self) {
-        self.listener.left(self.key);
-    }
-}
-
-/// A Request that is put to consumers.
-pub(in crate::cm) struct Question {
-    asked: Asked,
-    inbox: Inbox,
-    /// The listeners to ask next.
-    others: KVec<Arc<Listener>>,
-    /// Counts against the backlog of the listener being asked.
-    unanswered: Unanswered,
-    /// The rejection with the most private data.
-    refusal: Option<KBox<Frame>>,
-}
-
-impl Question {
-    /// Keeps a rejection if it is longer than those before; one from the wrong consumer is empty.
-    fn keep(&mut self, refusal: KBox<Frame>) {
-        let len = |frame: &KBox<Frame>| frame.as_octets().len();
-        if self
-            .refusal
-            .as_ref()
-            .is_none_or(|kept| len(kept) < len(&refusal))
-        {
-            self.refusal = Some(refusal);
-        }
-    }
-}
-
-/// What follows a Reply.
-pub(in crate::cm) enum AfterReply {
-    /// The queue pair gets the stream.
-    Open {
-        ird: u16,
-        ord: u16,
-        /// The kinds of ready-to-receive message that the peer may send; empty if it sends none.
-        rtr: RtrKinds,
-    },
-    /// A searching queue pair gets the stream once its first octets arrive.
-    Expect(KBox<StreamParams>),
-    /// The consumer rejected.
-    Refuse,
-}
-
 /// Time limits of the phases, in milliseconds.
-pub(in crate::cm) mod limit {
-    /// To receive the Request (MPA-8).
-    pub(in crate::cm) const REQUEST: u32 = 5_000;
+mod limit {
     /// To wait for the consumer's turn, and then for its answer. Initiators give up much earlier.
-    pub(in crate::cm) const ANSWER: u32 = 60_000;
-    /// To send the Reply, and then to receive the peer's ready-to-receive message.
-    pub(in crate::cm) const READY: u32 = 5_000;
+    pub(super) const ANSWER: u32 = 60_000;
     /// Retry interval of the next connection in turn while the consumer's backlog is full. An
     /// answer of the consumer triggers a retry earlier.
-    pub(in crate::cm) const RETRY: u32 = 20;
+    pub(super) const RETRY: u32 = 20;
     /// Retry interval of the connections behind that one; each also runs a step when its turn
     /// comes.
-    pub(in crate::cm) const RETRY_BEHIND: u32 = 5_000;
+    pub(super) const RETRY_BEHIND: u32 = 5_000;
 }
 
 impl Conn {
-    /// Makes a connection from a socket that a listener has accepted; returns its number.
-    ///
-    /// Context: process.
-    pub(crate) fn answer(cm: &Arc<Cm>, socket: Socket, entry: HalfOpen) -> Result<u64> {
-        let chance = entry.listener.chance();
-        let phase = ConnPhase::Waiting {
-            responder: Responder::new(config(&cm.device, Role::Responder)),
-            inbox: Inbox::new()?,
-            entry,
-        };
-        let mut actor = Actor::new(phase);
-        actor.limit(limit::REQUEST);
-        actor.recheck_after(chance);
-        let conn = Self::new(cm.clone(), socket, actor)?;
-        conn.kick();
-        Ok(conn.entry.number())
-    }
-
     pub(in crate::cm) fn waiting(
         self: &Arc<Self>,
         actor: &mut Actor,
@@ -191,7 +94,7 @@ impl Conn {
         mut inbox: Inbox,
         entry: HalfOpen,
     ) -> NextStep {
-        if self.is_stopped() || !entry.listener.is_open() {
+        if self.is_stopped() || !entry.admission.is_open() {
             return self.reset(actor);
         }
         loop {
@@ -219,7 +122,7 @@ impl Conn {
                         return self.reset(actor);
                     }
                     if actor.is_recheck_due() {
-                        entry.listener.call_next();
+                        entry.admission.call_next();
                     }
                     return NextStep::Wait(ConnPhase::Waiting {
                         responder,
@@ -240,15 +143,15 @@ impl Conn {
         inbox: Inbox,
         mut entry: HalfOpen,
     ) -> NextStep {
-        let wanted = !self.is_stopped() && entry.listener.is_open() && !actor.is_overdue();
+        let wanted = !self.is_stopped() && entry.admission.is_open() && !actor.is_overdue();
         if !wanted || !self.is_quiet() {
             return self.reset(actor);
         }
-        if let Consumer::Oob = entry.listener.consumer() {
+        if let Consumer::Oob = entry.admission.consumer() {
             return self.answer_oob(actor, asked, inbox, entry);
         }
-        let invited = if entry.listener.may_ask(entry.key) {
-            self.invite(&entry.listener, &inbox, &asked)
+        let invited = if entry.admission.may_ask(entry.key) {
+            self.invite(&entry.admission, &inbox, &asked)
         } else {
             Err(ENOMEM)
         };
@@ -266,7 +169,7 @@ impl Conn {
             }
             Err(error) if error == ENOMEM => {
                 // The consumer has not yet taken the requests before this one.
-                let is_next = entry.listener.is_next(entry.key);
+                let is_next = entry.admission.is_next(entry.key);
                 actor.recheck_after(if is_next {
                     limit::RETRY
                 } else {
@@ -285,7 +188,7 @@ impl Conn {
     /// Asks the consumer of a listener. After an error the consumer cannot answer.
     pub(in crate::cm) fn invite(
         &self,
-        listener: &Arc<Listener>,
+        listener: &Arc<Admission>,
         inbox: &Inbox,
         asked: &Asked,
     ) -> Result<Unanswered> {
@@ -301,7 +204,7 @@ impl Conn {
     }
 
     /// Raises CONNECT_REQUEST.
-    fn raise_request(&self, listener: &Listener, inbox: &Inbox, request: &MpaRequest) -> Result {
+    fn raise_request(&self, listener: &Admission, inbox: &Inbox, request: &MpaRequest) -> Result {
         let peer = request.peer_depths;
         // Depths that the peer does not state are up to the consumer.
         let settings = &self.device().settings;
@@ -313,12 +216,12 @@ impl Conn {
             return Err(EINVAL);
         };
         // The consumer knows its own port, not TCP's.
-        let mut local = addr_for_cm(self.device(), plain(self.socket.local_addr()?));
+        let mut local = addr_for_cm(self.device(), self.socket.local_addr()?.to_canonical());
         local.set_port(id.local_addr()?.port());
         id.connect_request(
             &ConnectRequest {
                 local,
-                remote: plain(self.socket.peer_addr()?),
+                remote: self.socket.peer_addr()?.to_canonical(),
                 private_data: hand_up(request.private_data, inbox.octets()),
                 ird,
                 ord,
@@ -381,7 +284,7 @@ impl Conn {
         }
         match question.refusal {
             Some(frame) => {
-                actor.limit(limit::READY);
+                actor.limit(READY_MS);
                 NextStep::Again(ConnPhase::Replying {
                     out: Outbox::new(frame),
                     then: AfterReply::Refuse,
@@ -449,7 +352,7 @@ impl Conn {
                             }
                         }
                     } else {
-                        actor.limit(limit::READY);
+                        actor.limit(READY_MS);
                     }
                     NextStep::Again(ConnPhase::Open(open))
                 }
@@ -487,15 +390,4 @@ fn addr_for_cm(device: &Device, local: SockAddr) -> SockAddr {
         best.set_scope_id(device.netdev.ifindex());
     }
     best
-}
-
-/// Returns an IPv4-mapped address as IPv4, and others unchanged.
-pub(crate) fn plain(addr: SockAddr) -> SockAddr {
-    match addr.ip() {
-        IpAddr::V6(ip) => match ip.to_ipv4_mapped() {
-            Some(ip) => SockAddr::new(ip.into(), addr.port()),
-            None => addr,
-        },
-        IpAddr::V4(_) => addr,
-    }
 }

@@ -47,96 +47,22 @@ use crate::{
 };
 
 use super::{
-    actor::{
-        give_up,
-        Actor,
-        ConnPhase,
-        NextStep, //
-    },
     is_wanted,
+    phase::{
+        Actor,
+        CloseProgress,
+        Closing,
+        ConnPhase,
+        FinalAction,
+        HalfClosed,
+        NextStep,
+        Open,
+        ProgressDeadline, //
+    },
+    steps::give_up,
     Conn,
     Route, //
 };
-
-/// A stream that belongs to the queue pair.
-pub(in crate::cm) struct Open {
-    /// The depths for an ESTABLISHED event that has not been raised.
-    unreported: Option<(u16, u16)>,
-    /// Whether sent data must be delivered even if the queue pair is destroyed.
-    lingers: bool,
-    /// Progress towards an announced close by the queue pair.
-    leaving: Option<CloseProgress>,
-    /// Whether the queue pair may have to be given what arrived during the start-up.
-    undelivered: bool,
-}
-
-impl Open {
-    /// Makes a stream that was reported to the iWARP connection manager or does not concern it.
-    pub(in crate::cm) const fn reported() -> Self {
-        Self {
-            unreported: None,
-            lingers: false,
-            leaving: None,
-            undelivered: false,
-        }
-    }
-
-    /// Makes a stream not reported yet, with the depths of this end.
-    pub(in crate::cm) const fn unreported(ird: u16, ord: u16) -> Self {
-        Self {
-            unreported: Some((ird, ord)),
-            lingers: false,
-            leaving: None,
-            undelivered: false,
-        }
-    }
-
-    /// Routes the stream to the queue pair.
-    pub(in crate::cm) fn enter(self, conn: &Arc<Conn>) -> Self {
-        Self {
-            undelivered: conn.enter_stream().is_err(),
-            ..self
-        }
-    }
-
-    /// Makes it a stream without a connection manager. Its consumer cannot disconnect, so what it
-    /// has sent must be delivered even if it destroys the queue pair right afterwards.
-    pub(in crate::cm) const fn oob(self) -> Self {
-        Self {
-            lingers: true,
-            ..self
-        }
-    }
-
-    /// Raises ESTABLISHED once.
-    pub(in crate::cm) fn report(&mut self, actor: &Actor) {
-        if let (Some((ird, ord)), Some(id)) = (self.unreported.take(), &actor.id) {
-            // Depths from the peer's view: our Reads use its inbound queue. The event is
-            // preallocated.
-            let _ = id.established(ord.into(), ird.into());
-        }
-    }
-}
-
-/// A stream whose peer has closed its half.
-pub(in crate::cm) struct HalfClosed {
-    ack_deadline: ProgressDeadline,
-    /// Delay before the next check of what is owed, in milliseconds.
-    pause: u32,
-    /// Whether the queue pair may keep its posted receives as long as it expects nothing from the
-    /// peer.
-    lingers: bool,
-}
-
-/// A connection whose FIN was sent.
-pub(in crate::cm) struct Closing {
-    ack_deadline: ProgressDeadline,
-    fin_deadline: ProgressDeadline,
-    /// TCP had no memory for the FIN, so that the peer will not see one.
-    lacks_fin: bool,
-    /// The peer has acknowledged everything, and `fin_deadline` holds; only its FIN is missing.
-    delivered: bool,
-}
 
 impl Closing {
     /// Sends the FIN, and a time limit begins.
@@ -165,44 +91,6 @@ impl HalfClosed {
             lingers,
         }
     }
-}
-
-/// A time limit that restarts on expiry if the peer has made progress: a slow peer is not stuck.
-struct ProgressDeadline {
-    /// Octets that the peer had acknowledged, or sent, when the limit was set.
-    progress: u64,
-    /// How often the limit may restart.
-    renewals: u32,
-}
-
-impl ProgressDeadline {
-    const fn new(progress: u64, renewals: u32) -> Self {
-        Self { progress, renewals }
-    }
-
-    /// Returns whether the time limit has expired without progress, or with no restarts left.
-    /// Otherwise restarts an expired limit. `progress` is the present count of octets.
-    fn is_stuck(&mut self, progress: u64, actor: &mut Actor, millis: u32) -> bool {
-        if !actor.is_overdue() {
-            return false;
-        }
-        let before = core::mem::replace(&mut self.progress, progress);
-        if progress == before || self.renewals == 0 {
-            return true;
-        }
-        self.renewals -= 1;
-        actor.limit(millis);
-        false
-    }
-}
-
-/// Progress of the work that the queue pair has to finish before it closes a stream. Most of that
-/// depends on the peer acknowledging data and answering Reads.
-struct CloseProgress {
-    acked: u64,
-    received: u64,
-    /// When no progress helps any more.
-    end: Delta,
 }
 
 impl CloseProgress {
@@ -246,22 +134,6 @@ enum CloseState {
     Waiting,
     /// The FIN has come after a complete message.
     Whole,
-}
-
-/// What happens to the TCP connection at its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cm) enum FinalAction {
-    /// Release: TCP has ended, or delivers the rest by itself.
-    Done,
-    /// Send a FIN, then release.
-    Fin,
-    /// Send a FIN, then release: TCP delivers the rest by itself, and bounds how many connections
-    /// without an owner it keeps. Without memory for the FIN, first wait once for acknowledgments.
-    LeaveToTcp,
-    /// Send a FIN if none was sent, and await the peer's FIN.
-    Linger,
-    /// Reset.
-    Reset,
 }
 
 /// Time limits of the phases, in milliseconds.

@@ -5,19 +5,21 @@
 #[kernel::prelude::kunit_tests(riwarp_conn)]
 mod conn {
     use super::super::{
-        actor::ConnPhase,
         bench::{
             self,
             fill,
             ConnRig,
             FPDU, //
         },
-        frames::Outbox,
-        requests::{
+        frames::{
             config,
+            Outbox,
             Role, //
         },
-        responder::AfterReply,
+        phase::{
+            AfterReply,
+            ConnPhase, //
+        },
         *, //
     };
     use crate::{
@@ -245,7 +247,7 @@ mod conn {
 #[kernel::prelude::kunit_tests(riwarp_masked_atomics)]
 mod masked {
     use super::super::{
-        actor::ConnPhase,
+        phase::ConnPhase,
         *, //
     };
     use crate::{
@@ -542,5 +544,92 @@ mod masked {
             // Fields of one bit.
             add(0x0ff0, u64::MAX, 0x00ff, 0x0f0f),
         ])
+    }
+}
+
+/// The table of all connections.
+#[kernel::prelude::kunit_tests(riwarp_conns)]
+mod table {
+    use super::super::*;
+    use crate::bench::Bench;
+    use kernel::{
+        sync::atomic::Relaxed,
+        time::{
+            delay::fsleep,
+            Delta, //
+        },
+        workqueue::WorkItem, //
+    };
+
+    #[test]
+    fn no_number_is_given_twice() -> Result {
+        let bench = Bench::new()?;
+        let first = ConnEntry::take(bench.rdma.cm.clone())?;
+        let second = ConnEntry::take(bench.rdma.cm.clone())?;
+        assert_eq!((first.number(), second.number()), (1, 2));
+        assert_eq!(second.name().map(NonZeroUsize::get), Ok(2));
+        drop(first);
+        drop(second);
+        assert_eq!(ConnEntry::take(bench.rdma.cm.clone())?.number(), 3);
+        Ok(())
+    }
+
+    #[test]
+    fn an_unpublished_connection_is_not_found() -> Result {
+        let bench = Bench::new()?;
+        let entry = ConnEntry::take(bench.rdma.cm.clone())?;
+        let cm = &bench.rdma.cm;
+        assert!(cm.find(entry.number()).is_none() && cm.asked(entry.name()?).is_none());
+        entry.remove();
+        assert!(cm.find(0).is_none() && cm.find(u64::MAX).is_none());
+        Ok(())
+    }
+
+    /// A work item that drops an entry.
+    #[pin_data]
+    struct LateRemoval {
+        #[pin]
+        entry: Mutex<Option<ConnEntry>>,
+        left: Atomic<bool>,
+        #[pin]
+        work: Work<Self>,
+    }
+
+    impl_has_work! {
+        impl HasWork<Self> for LateRemoval { self.work }
+    }
+
+    impl WorkItem for LateRemoval {
+        type Pointer = Arc<Self>;
+
+        fn run(this: Arc<Self>) {
+            // A caller that does not wait has returned by then.
+            fsleep(Delta::from_millis(50));
+            let entry = this.entry.lock().take();
+            this.left.store(true, Relaxed);
+            drop(entry);
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_device_waits_for_the_last_one_and_admits_no_more() -> Result {
+        let bench = Bench::new()?;
+        let entry = ConnEntry::take(bench.rdma.cm.clone())?;
+        let leaver = Arc::pin_init(
+            pin_init!(LateRemoval {
+                entry <- new_mutex!(Some(entry)),
+                left: Atomic::new(false),
+                work <- new_work!("LateRemoval::work"),
+            }),
+            GFP_KERNEL,
+        )?;
+        assert!(bench.device.queues.reaper.enqueue(leaver.clone()).is_ok());
+        bench.rdma.cm.conns.shut_down();
+        assert!(leaver.left.load(Relaxed));
+        assert_eq!(ConnEntry::take(bench.rdma.cm.clone()).err(), Some(ENODEV));
+        // Without connections it returns at once.
+        bench.rdma.cm.conns.shut_down();
+        bench.device.queues.reaper.flush();
+        Ok(())
     }
 }

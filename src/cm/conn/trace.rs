@@ -18,7 +18,7 @@ use kernel_ext::trace::{
 };
 
 use super::{
-    actor::Actor,
+    phase::Actor,
     report::phase_name,
     Conn, //
 };

@@ -23,26 +23,26 @@ use kernel_ext::{
 };
 
 use crate::{
-    cm::conn::{
-        actor::{
-            Actor,
-            ConnPhase,
-            NextStep, //
+    cm::{
+        conn::{
+            frames::{
+                readable,
+                Inbox,
+                Outbox,
+                Readable, //
+            },
+            phase::{
+                Actor,
+                AfterAttach,
+                AfterReply,
+                Asked,
+                ConnPhase,
+                NextStep, //
+            },
+            steps::READY_MS,
+            Conn, //
         },
-        attach::AfterAttach,
-        frames::{
-            readable,
-            Inbox,
-            Outbox,
-            Readable, //
-        },
-        requests::Asked,
-        responder::{
-            limit,
-            AfterReply,
-            HalfOpen, //
-        },
-        Conn, //
+        listen::admission::HalfOpen, //
     },
     stream::connection::StreamParams, //
 };
@@ -69,7 +69,7 @@ impl Conn {
             }
             Ok((out, params)) => {
                 self.device().stats.connect_requests.inc();
-                actor.limit(limit::READY);
+                actor.limit(READY_MS);
                 NextStep::Again(ConnPhase::Replying {
                     out,
                     then: AfterReply::Expect(params),

@@ -20,83 +20,75 @@
 
 use iwarp::{
     actions::{
-        After,
         Later,
         Set, //
     },
     lifecycle::Event,
-    mpa::negotiate::Depths,
+    mpa::{
+        negotiate::{
+            Config,
+            Depths,
+            Initiator,
+            PeerToPeer, //
+        },
+        start::{
+            Revision,
+            RtrKinds, //
+        }, //
+    },
     oob::{
         retry_timeout,
-        AddrPair,
-        Agreement,
-        Announcement,
         ConnectState,
         FeatureBits,
-        Judgement,
         Pair,
         Pauses,
         Psn,
         QpAddr,
         QpNumber,
-        RnrRetry,
-        Speaker, //
-    }, //
+        RnrRetry, //
+    },
+    rdmap::Extensions, //
 };
 use kernel::{
-    impl_has_delayed_work,
-    impl_has_work,
     new_delayed_work,
     new_spinlock,
     new_work,
     prelude::*,
-    rbtree::{
-        RBTree,
-        RBTreeNode, //
-    },
-    sync::{
-        Arc,
-        SpinLock, //
-    },
+    rbtree::RBTreeNode,
+    sync::Arc,
     time::{
-        msecs_to_jiffies,
         Delta,
-        Instant,
-        Monotonic, //
+        Instant, //
     },
-    workqueue::{
-        DelayedWork,
-        Work,
-        WorkItem, //
-    }, //
+    workqueue::WorkItem, //
 };
 use kernel_ext::{
-    compat::{
-        as_millis_ceil,
-        ECONNREFUSED,
-        ECONNRESET,
-        EOPNOTSUPP,
-        EPROTO, //
-    },
+    compat::EOPNOTSUPP,
     mm::noio::without_io,
-    net::SockAddr,
+    net::Socket,
     rdma::types::{
         QpAttr,
         QpAttrMask, //
     },
     warn_on_once,
     workqueue::{
-        cancel_delayed,
-        enqueue_delayed,
         DelayedItem,
         OwnedQueue, //
     }, //
 };
 
 use crate::{
-    cm::{
-        conn::connect_oob,
-        Cm, //
+    cm::conn::{
+        frames::{
+            config,
+            Role, //
+        },
+        phase::{
+            Actor,
+            ConnPhase, //
+        },
+        Cm,
+        Conn, //
     },
     device::gid,
     qp::{
@@ -104,189 +96,18 @@ use crate::{
         Attrs,
         Qp,
         POSTED, //
-    },
-    stream::connection::{
-        Bound,
-        StreamConnection,
-        StreamParams, //
     }, //
 };
 
-/// The searches of a device, by the number of the queue pair.
-#[pin_data]
-pub(in crate::cm) struct OobSearches {
-    #[pin]
-    table: SpinLock<RBTree<u32, Arc<OobSearch>>>,
-}
-
-impl OobSearches {
-    pub(super) fn new() -> impl PinInit<Self> {
-        pin_init!(Self {
-            table <- new_spinlock!(RBTree::new(), "riwarp::OobSearches::table"),
-        })
-    }
-
-    /// Finds the search of a queue pair.
-    pub(super) fn find(&self, number: u32) -> Option<Arc<OobSearch>> {
-        self.table.lock().get(&number).cloned()
-    }
-
-    /// Removes a search, unless the queue pair has begun another one.
-    fn remove(&self, number: u32, search: &Arc<OobSearch>) {
-        let mut table = self.table.lock();
-        if table
-            .get(&number)
-            .is_some_and(|other| Arc::ptr_eq(other, search))
-        {
-            let _drop_outside_lock = table.remove(&number);
-            drop(table);
-        }
-    }
-
-    /// Ends the search of a queue pair, if there is one. Also closes the listener, after the last
-    /// search at its address.
-    pub(in crate::cm) fn end(&self, number: u32) {
-        let search = self.table.lock().remove(&number);
-        if let Some(search) = search {
-            drop(search.take());
-        }
-    }
-}
-
-/// A queue pair's search for its peer.
-#[pin_data]
-pub(in crate::cm) struct OobSearch {
-    cm: Arc<Cm>,
-    /// [`None`] once the search has ended.
-    #[pin]
-    inner: SpinLock<Option<OobSearchInner>>,
-    #[pin]
-    posted_work: Work<OobSearch, POSTED>,
-    #[pin]
-    timer: DelayedWork<OobSearch, TIMER>,
-}
-
-struct OobSearchInner {
-    qp: Arc<Qp>,
-    pair: Pair,
-    from: SockAddr,
-    to: SockAddr,
-    depths: Depths,
-    state: ConnectState,
-    /// The PSN that the peer being accepted expects this end to start with.
-    promised: Option<Psn>,
-    pauses: Pauses,
-    /// The zero of this search's clock.
-    born: Instant<Monotonic>,
-    /// When to connect, if no connection is bound then.
-    connect_at: Delta,
-    /// When the search times out because of the first posted Send.
-    deadline: Option<Delta>,
-    _wait: OobWait,
-}
-
-/// The registration of a waiting queue pair, removed on drop.
-struct OobWait {
-    cm: Arc<Cm>,
-    pair: Pair,
-    addr: SockAddr,
-}
-
-impl OobWait {
-    /// Registers a queue pair.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Cm::wait`].
-    fn begin(cm: &Arc<Cm>, pair: Pair, addr: SockAddr) -> Result<Self> {
-        cm.wait(&pair, addr)?;
-        Ok(Self {
-            cm: cm.clone(),
-            pair,
-            addr,
-        })
-    }
-}
-
-impl Drop for OobWait {
-    fn drop(&mut self) {
-        self.cm.end_wait(&self.pair, self.addr);
-    }
-}
-
-/// A connection attempt to make.
-pub(in crate::cm) struct OobConnect {
-    pub(in crate::cm) from: SockAddr,
-    pub(in crate::cm) to: OobTarget,
-    pub(in crate::cm) depths: Depths,
-    pub(in crate::cm) announcement: Announcement,
-}
-
-/// Where a connection attempt leads.
-pub(in crate::cm) enum OobTarget {
-    /// To the peer's pairing port.
-    Peer(SockAddr),
-    /// To the queue pair itself: TCP connects a socket to its own address and port.
-    Itself,
-}
-
-/// The action that is due.
-enum OobAction {
-    Connect(OobConnect),
-    GiveUp,
-    Nothing,
-}
-
-impl OobSearchInner {
-    fn next_action(&mut self) -> OobAction {
-        let now = self.born.elapsed();
-        if self.deadline.is_some_and(|deadline| now >= deadline) {
-            return OobAction::GiveUp;
-        }
-        if !self.may_connect() || now < self.connect_at {
-            return OobAction::Nothing;
-        }
-        self.state = ConnectState::Connecting;
-        OobAction::Connect(OobConnect {
-            from: self.from,
-            to: if self.pair.local == self.pair.remote {
-                OobTarget::Itself
-            } else {
-                OobTarget::Peer(self.to)
-            },
-            depths: self.depths,
-            announcement: self.pair.announcement(),
-        })
-    }
-
-    fn may_connect(&self) -> bool {
-        self.state == ConnectState::Free && self.pair.send_psn.is_some()
-    }
-
-    /// Returns when the next action may be due.
-    fn next_action_at(&self) -> Option<Delta> {
-        let connect = self.may_connect().then_some(self.connect_at);
-        match (connect, self.deadline) {
-            (Some(connect), Some(deadline)) => Some(connect.min(deadline)),
-            (one, other) => one.or(other),
-        }
-    }
-
-    /// Handles the loss of the bound connection.
-    fn connection_lost(&mut self) {
-        self.state = ConnectState::Free;
-        self.promised = None;
-        self.connect_at = self.born.elapsed() + Delta::from_millis(self.pauses.next_pause().into());
-    }
-}
-
-impl_has_work! {
-    impl HasWork<Self, POSTED> for OobSearch { self.posted_work }
-}
-
-impl_has_delayed_work! {
-    impl HasDelayedWork<Self, TIMER> for OobSearch { self.timer }
-}
+use super::{
+    OobAction,
+    OobConnect,
+    OobSearch,
+    OobSearchInner,
+    OobTarget,
+    OobWait,
+    TIMER, //
+};
 
 // Steps of connections are queued behind these items, and block I/O may depend on them.
 
@@ -468,170 +289,6 @@ impl OobSearch {
     }
 }
 
-// Called by the connections.
-impl OobSearch {
-    /// Returns the connections of the device.
-    pub(in crate::cm) fn cm(&self) -> &Arc<Cm> {
-        &self.cm
-    }
-
-    /// Returns whether a connection may send its Request now: only if the attempt is still the
-    /// bound one.
-    pub(in crate::cm) fn may_send_request(&self, conn: &Arc<StreamConnection>) -> bool {
-        match &mut *self.inner.lock() {
-            Some(inner) if inner.state == ConnectState::Connecting && inner.qp.is_bound(conn) => {
-                inner.state = ConnectState::Requesting;
-                true
-            }
-            Some(_) | None => false,
-        }
-    }
-
-    /// Checks that the private data of a Reply is what this queue pair expects from the peer at
-    /// these addresses; returns what both ends agree on.
-    ///
-    /// # Errors
-    ///
-    /// `EPROTO` if it is not, `ECONNRESET` if the search has ended.
-    pub(in crate::cm) fn check_reply(
-        &self,
-        addrs: &AddrPair,
-        private_data: &[u8],
-    ) -> Result<Agreement> {
-        let theirs = Announcement::decode(private_data).map_err(|_| EPROTO)?;
-        let inner = self.inner.lock();
-        let pair = &inner.as_ref().ok_or(ECONNRESET)?.pair;
-        match pair.check(addrs, Speaker::Responder, &theirs) {
-            Ok(()) => Ok(pair.agree(&theirs)),
-            Err(_) => Err(EPROTO),
-        }
-    }
-
-    /// Checks that a stream from this queue pair to itself may begin, which needs no start-up: the
-    /// queue pair has to send from the PSN that it expects. Returns what it agrees on with itself.
-    ///
-    /// # Errors
-    ///
-    /// `EPROTO` if it does not.
-    pub(in crate::cm) fn check_itself(&self) -> Result<Agreement> {
-        let inner = self.inner.lock();
-        let pair = &inner.as_ref().ok_or(EPROTO)?.pair;
-        let own = pair.announcement();
-        if own.send_psn == Some(own.receive_psn) {
-            Ok(pair.agree(&own))
-        } else {
-            Err(EPROTO)
-        }
-    }
-
-    /// Binds a connection of the peer, replacing and resetting the bound one; returns the queue
-    /// pair, and what to reply with.
-    ///
-    /// # Errors
-    ///
-    /// `ECONNREFUSED` if the queue pair does not wait for that peer, `EBUSY` if its own attempt
-    /// takes precedence, `EAGAIN` while another thread holds the table of peers.
-    pub(in crate::cm) fn accept(
-        &self,
-        conn: Bound,
-        addrs: &AddrPair,
-        theirs: &Announcement,
-    ) -> Result<OobAccept> {
-        let pair = self.inner.lock().as_ref().ok_or(ECONNREFUSED)?.pair;
-        // Takes a mutex.
-        let waiters = &self.cm.oob_waiters;
-        waiters.check_call(&self.cm.device, &pair, addrs, theirs)?;
-        // Dropped after the lock.
-        let old;
-        let mut guard = self.inner.lock();
-        let inner = (*guard).as_mut().ok_or(ECONNREFUSED)?;
-        if inner.pair.judge_connect(inner.state) == Judgement::Refuse {
-            return Err(EBUSY);
-        }
-        old = inner.qp.rebind(conn).map_err(|_| ECONNREFUSED)?;
-        inner.state = ConnectState::Accepting;
-        inner.promised = Some(theirs.receive_psn);
-        if let Some(old) = &old {
-            inner.qp.shared.ask(old, Set::NONE.with(Later::Abort));
-        }
-        Ok(OobAccept {
-            qp: inner.qp.clone(),
-            depths: inner.depths,
-            announcement: inner.pair.announcement(),
-            agreement: inner.pair.agree(theirs),
-        })
-    }
-
-    /// Binds a connection that the search opens.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` if it does not search for that peer any more.
-    pub(in crate::cm) fn bind(&self, conn: Bound, connect: &OobConnect) -> Result {
-        let inner = self.inner.lock();
-        let inner = inner.as_ref().ok_or(EINVAL)?;
-        if inner.state != ConnectState::Connecting
-            || inner.pair.announcement() != connect.announcement
-        {
-            return Err(EINVAL);
-        }
-        inner.qp.bind_search(conn)
-    }
-
-    /// Gives the queue pair its stream, which ends the search.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Qp::attach`]; the search continues then.
-    pub(in crate::cm) fn attach(
-        self: &Arc<Self>,
-        qp: &Arc<Qp>,
-        conn: &Arc<StreamConnection>,
-        params: &StreamParams,
-    ) -> Result {
-        let after = {
-            let mut attrs = qp.attrs.try_lock().ok_or(EBUSY)?;
-            let after = qp.attach_with(&mut attrs, conn, params)?;
-            // Under the lock of the attributes, so that a change to RTS finds either the search or
-            // the PSN. A time limit that passes just before this ends the stream, as it would have
-            // ended the search just before that.
-            if let Some(inner) = self.take() {
-                self.cm.oob_waiters.searches.remove(qp.shared.number, self);
-                let unknown = inner.pair.send_psn.is_none();
-                attrs.promised = inner.promised.filter(|_| unknown);
-            }
-            after
-        };
-        qp.carry_out(after, Runner::Step);
-        Ok(())
-    }
-
-    /// Handles the loss of the bound connection before it became a stream.
-    pub(in crate::cm) fn connection_lost(self: &Arc<Self>) {
-        if let Some(inner) = &mut *self.inner.lock() {
-            if inner.state != ConnectState::Free && !inner.qp.has_conn() {
-                inner.connection_lost();
-                self.arm(inner);
-            }
-        }
-    }
-
-    /// Unbinds a connection that the peer takes for its stream, but for which this end has no
-    /// memory, and ends the search, because the peer will not come again. Does nothing if the
-    /// connection is not the bound one of a search.
-    pub(in crate::cm) fn give_up_on(self: &Arc<Self>, conn: &Arc<StreamConnection>) {
-        let mut inner = self.inner.lock();
-        let Some(_bound) = inner.as_ref().and_then(|inner| inner.qp.take_bound(conn)) else {
-            return;
-        };
-        let ended = self.give_up(&mut inner);
-        drop(inner);
-        if let Some((inner, after)) = ended {
-            self.finish(inner, after);
-        }
-    }
-}
-
 // Called by the work items, and helpers.
 impl OobSearch {
     /// Handles the first work request posted in RTS without a peer: starts the time limit and
@@ -679,60 +336,54 @@ impl OobSearch {
             OobAction::Nothing => {}
         }
     }
+}
 
-    /// Fails what is posted: the peer has not come in time, or will not come again. The lock is
-    /// held, so that the search has not ended with a reset or with a stream.
-    fn give_up(
-        self: &Arc<Self>,
-        inner: &mut Option<OobSearchInner>,
-    ) -> Option<(OobSearchInner, Set<After>)> {
-        cancel_delayed::<Self, TIMER>(self);
-        let inner = inner.take()?;
-        let after = inner.qp.shared.apply(Event::SearchTimeout);
-        Some((inner, after))
+/// Connects to the peer of an out-of-band search and reports the result to the queue pair.
+///
+/// # Errors
+///
+/// * `EINVAL`: the queue pair no longer searches for that peer.
+/// * `ENODEV`: the device is being removed.
+/// * `EADDRNOTAVAIL` and others of TCP.
+fn connect_oob(search: &Arc<OobSearch>, qp: &Arc<Qp>, oob: &OobConnect) -> Result {
+    let cm = search.cm();
+    let config = for_oob(config(&cm.device, Role::Initiator));
+    let initiator = Initiator::new(config, oob.depths);
+    let request = initiator.request(&oob.announcement.encode());
+    let request = KBox::new(request.map_err(|_| EINVAL)?, GFP_KERNEL)?;
+
+    let socket = Socket::new_tcp(&cm.device.net()?, oob.from.family())?;
+    match oob.to {
+        OobTarget::Peer(_) => socket.bind_without_port(&oob.from)?,
+        OobTarget::Itself => socket.bind(&oob.from)?,
     }
-
-    /// Carries out the rest of that, without the lock.
-    fn finish(self: &Arc<Self>, inner: OobSearchInner, after: Set<After>) {
-        let qp = inner.qp.clone();
-        self.cm.oob_waiters.searches.remove(qp.shared.number, self);
-        // Also closes the listener, after the last search at its address.
-        drop(inner);
-        qp.carry_out(after, Runner::Step);
-    }
-
-    /// Ends the search and returns what to drop without a spin lock, unless it has ended already.
-    fn take(self: &Arc<Self>) -> Option<OobSearchInner> {
-        let mut inner = self.inner.lock();
-        cancel_delayed::<Self, TIMER>(self);
-        inner.take()
-    }
-
-    /// Sets the timer to the next action. The lock is held, so that the search has not ended.
-    fn arm(self: &Arc<Self>, inner: &OobSearchInner) {
-        cancel_delayed::<Self, TIMER>(self);
-        let Some(at) = inner.next_action_at() else {
-            return;
+    let conn = Conn::new(cm.clone(), socket, Actor::new(ConnPhase::Released))?;
+    conn.search.populate(search.clone());
+    conn.with_actor(|actor| {
+        let to = match oob.to {
+            OobTarget::Peer(peer) => peer,
+            OobTarget::Itself => conn.socket.local_addr()?,
         };
-        let millis = as_millis_ceil(at - inner.born.elapsed()).clamp(0, 1 << 20);
-        // CAST: just clamped.
-        let delay = msecs_to_jiffies(millis as u32);
-        // On failure it is set already or about to run.
-        let _ = enqueue_delayed::<Self, TIMER>(self.clone(), delay);
+        let bound = search.bind(conn.bound(), oob);
+        let connect = |socket: &Socket| socket.connect_nonblock(&to);
+        conn.begin(actor, qp.clone(), bound, connect, |actor| {
+            actor.begin_connecting(None, initiator, request)
+        })
+    })
+}
+
+/// Adapts a configuration for a start-up without a connection manager. Either end may send first,
+/// so it uses revision 2 with a Write as the ready-to-receive message. The private data negotiates
+/// extensions.
+fn for_oob(config: Config) -> Config {
+    Config {
+        revision: Revision::Two,
+        peer_to_peer: PeerToPeer::On,
+        rtr: RtrKinds::WRITE,
+        extensions: Extensions::Rfc7306,
+        ..config
     }
 }
-
-/// What an accepted connection begins with.
-pub(in crate::cm) struct OobAccept {
-    pub(in crate::cm) qp: Arc<Qp>,
-    pub(in crate::cm) depths: Depths,
-    pub(in crate::cm) announcement: Announcement,
-    /// What both ends agree on.
-    pub(in crate::cm) agreement: Agreement,
-}
-
-/// The work item of the timer.
-const TIMER: u64 = 1;
 
 /// Attributes required for RTR, as on other RDMA networks.
 const FOR_RTR: QpAttrMask = QpAttrMask::AV
