@@ -162,12 +162,20 @@ impl DeviceKind {
         }
     }
 
-    /// Returns when a Write is complete, on a stream that may have `ord` Reads outstanding.
-    pub(crate) fn write_completion(self, ord: u16) -> WriteCompletion {
+    /// Returns what is confirmed on a stream that may have `ord` Reads outstanding, with or without
+    /// Sends ([`Settings::confirm_sends`]).
+    pub(crate) fn confirmed(self, ord: u16, sends: bool) -> Confirmed {
         match self {
             // It takes a Read to learn that the peer has the data.
-            Self::Ib if ord != 0 => WriteCompletion::Placed,
-            Self::Rxe | Self::Siw | Self::Ib => WriteCompletion::Accepted,
+            _ if ord == 0 => Confirmed::NONE,
+            Self::Ib => Confirmed {
+                writes: true,
+                sends,
+            },
+            Self::Rxe | Self::Siw => Confirmed {
+                writes: false,
+                sends,
+            },
         }
     }
 
@@ -198,13 +206,22 @@ pub(crate) enum Abi {
     Siw,
 }
 
-/// When a signalled Write is complete.
+/// Which signalled requests a Read of no octets behind them completes: then the peer has placed a
+/// Write, as on InfiniBand, or taken a message. The others are complete when TCP has accepted them,
+/// as iWARP has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WriteCompletion {
-    /// When TCP has accepted it, as iWARP has it.
-    Accepted,
-    /// When the peer has placed it, as on InfiniBand. A Read of zero octets behind it tells.
-    Placed,
+pub(crate) struct Confirmed {
+    pub(crate) writes: bool,
+    /// Sends and Immediate Data.
+    pub(crate) sends: bool,
+}
+
+impl Confirmed {
+    /// None.
+    pub(crate) const NONE: Self = Self {
+        writes: false,
+        sends: false,
+    };
 }
 
 /// When a library rings the doorbell of a send queue.

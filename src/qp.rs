@@ -266,7 +266,8 @@ impl Qp {
     ///
     /// Context: process; the running transmit task.
     pub(crate) fn flush(&self) -> bool {
-        let first = self.shared.lifecycle.take_first_failure().map(status_of);
+        let first = self.shared.lifecycle.take_first_failure();
+        let first = first.map(|failure| status_of(failure, self.shared.device.kind));
         if let Some(id) = self.forget_stream() {
             self.flush_receive(id);
         }

@@ -102,6 +102,10 @@ module! {
             default: 0,
             description: "New devices agree on Send with Immediate by rdma_cm, 0 or 1 (default: 0)",
         },
+        confirm_sends: u8 {
+            default: 0,
+            description: "Signaled Sends of new devices complete once the peer has taken them, 0 or 1 (default: 0)",
+        },
         draft_swap: u8 {
             default: 0,
             description: "New devices send the Swap of RFC 7306's first draft, for peers without CmpSwap, 0 or 1 (default: 0)",
@@ -219,6 +223,7 @@ fn defaults() -> Result<Defaults> {
         peer_to_peer: switch("peer_to_peer", parameter(given::peer_to_peer.value()))?,
         eager_responder: switch("eager_responder", parameter(given::eager_responder.value()))?,
         extensions: switch("extensions", parameter(given::extensions.value()))?,
+        confirm_sends: switch("confirm_sends", parameter(given::confirm_sends.value()))?,
         draft_swap: switch("draft_swap", parameter(given::draft_swap.value()))?,
         ulpdu_limit: parameter(given::ulpdu_limit.value()),
         receive_wait: receive_wait(parameter(given::receive_wait.value()))?,

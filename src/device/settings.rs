@@ -13,6 +13,7 @@
 //! | `peer_to_peer` | 0, 1 | offer by `rdma_cm` that either side may send first (RFC 6581, 4) |
 //! | `eager_responder` | 0, 1 | the accepting side may send first also where that was not agreed |
 //! | `extensions` | 0, 1 | agree on the Send with Immediate with peers of `rdma_cm` that do too |
+//! | `confirm_sends` | 0, 1 | a signalled Send is complete once the peer has taken it |
 //! | `draft_swap` | 0, 1 | send what always stores all bits as the Swap of RFC 7306's first draft |
 //! | `ulpdu_limit` | 0 to 65535 | longest ULPDU to and from other riwarp devices |
 //! | `receive_wait` | 0 to 3600000 | how long a message waits for its receive, in milliseconds |
@@ -98,6 +99,7 @@ pub(crate) struct Defaults {
     pub(crate) peer_to_peer: bool,
     pub(crate) eager_responder: bool,
     pub(crate) extensions: bool,
+    pub(crate) confirm_sends: bool,
     pub(crate) draft_swap: bool,
     pub(crate) ulpdu_limit: u16,
     pub(crate) receive_wait: ReceiveWait,
@@ -120,6 +122,7 @@ impl Defaults {
             "peer_to_peer" => self.peer_to_peer = parse_switch(value)?,
             "eager_responder" => self.eager_responder = parse_switch(value)?,
             "extensions" => self.extensions = parse_switch(value)?,
+            "confirm_sends" => self.confirm_sends = parse_switch(value)?,
             "draft_swap" => self.draft_swap = parse_switch(value)?,
             "ulpdu_limit" => self.ulpdu_limit = value.parse().map_err(|_| EINVAL)?,
             "receive_wait" => self.receive_wait = ReceiveWait::parse(value)?,
@@ -209,6 +212,7 @@ pub(crate) struct Settings {
     pub(crate) peer_to_peer: Atomic<bool>,
     pub(crate) eager_responder: Atomic<bool>,
     pub(crate) extensions: Atomic<bool>,
+    pub(crate) confirm_sends: Atomic<bool>,
     pub(crate) draft_swap: Atomic<bool>,
     ulpdu_limit: Atomic<u32>,
     receive_wait: Atomic<u32>,
@@ -227,6 +231,7 @@ impl Settings {
             peer_to_peer: Atomic::new(defaults.peer_to_peer),
             eager_responder: Atomic::new(defaults.eager_responder),
             extensions: Atomic::new(defaults.extensions),
+            confirm_sends: Atomic::new(defaults.confirm_sends),
             draft_swap: Atomic::new(defaults.draft_swap),
             ulpdu_limit: Atomic::new(defaults.ulpdu_limit.into()),
             receive_wait: Atomic::new(defaults.receive_wait.millis()),
@@ -340,6 +345,12 @@ impl Settings {
         self.extensions.load(Relaxed)
     }
 
+    /// Returns whether a signalled Send or Immediate Data is complete only once the peer has taken
+    /// it.
+    pub(crate) fn confirm_sends(&self) -> bool {
+        self.confirm_sends.load(Relaxed)
+    }
+
     /// Returns whether atomic operations that always store all bits go as the Swap of the first
     /// draft.
     pub(crate) fn draft_swap(&self) -> bool {
@@ -369,6 +380,7 @@ pub(crate) const DEFAULTS: Defaults = Defaults {
     peer_to_peer: true,
     eager_responder: false,
     extensions: false,
+    confirm_sends: false,
     draft_swap: false,
     ulpdu_limit: 32_782,
     receive_wait: ReceiveWait(10_000),
@@ -424,6 +436,7 @@ mod tests {
             ("peer_to_peer", "off"),
             ("eager_responder", "y"),
             ("extensions", "1"),
+            ("confirm_sends", "1"),
             ("draft_swap", "on"),
             ("ulpdu_limit", "65535"),
             ("receive_wait", "3600000"),
@@ -440,6 +453,7 @@ mod tests {
             peer_to_peer: false,
             eager_responder: true,
             extensions: true,
+            confirm_sends: true,
             draft_swap: true,
             ulpdu_limit: u16::MAX,
             receive_wait: ReceiveWait(3_600_000),
@@ -491,7 +505,7 @@ mod tests {
         assert_eq!(settings.ulpdu_limit(), Some(32_782));
         assert_eq!(settings.receive_wait(), 10_000);
         assert!(settings.crc() && settings.peer_to_peer() && !settings.eager_responder());
-        assert!(!settings.extensions() && !settings.draft_swap());
+        assert!(!settings.extensions() && !settings.draft_swap() && !settings.confirm_sends());
         assert_eq!(settings.mpa_rev(), MpaRevision::Two);
         assert_eq!((settings.ird_limit(), settings.ord_limit()), (128, 128));
         assert_eq!(settings.pairing_port(), Some(24_791));
@@ -502,6 +516,7 @@ mod tests {
             peer_to_peer: false,
             eager_responder: true,
             extensions: true,
+            confirm_sends: true,
             draft_swap: true,
             ulpdu_limit: 0,
             receive_wait: ReceiveWait(5),
@@ -511,7 +526,7 @@ mod tests {
             ord_limit: DepthLimit(4),
         });
         assert!(!settings.crc() && !settings.peer_to_peer() && settings.eager_responder());
-        assert!(settings.extensions() && settings.draft_swap());
+        assert!(settings.extensions() && settings.draft_swap() && settings.confirm_sends());
         assert_eq!(settings.mpa_rev(), MpaRevision::One);
         assert_eq!((settings.ird_limit(), settings.ord_limit()), (3, 4));
         assert_eq!(settings.pairing_port(), Some(7));

@@ -35,6 +35,7 @@ use crate::{
         Later,
         Now, //
     },
+    ddp::QueueNumber,
     fault::{
         ErrorClass,
         Fault, //
@@ -113,11 +114,17 @@ pub enum FirstFailure {
     RemoteInvalidRequest,
     /// The peer's Terminate says anything else.
     RemoteOperation,
+    /// The peer's Terminate says that a message has found no receive.
+    ReceiverNotReady,
 }
 
 impl FirstFailure {
     /// Returns how the request that the peer's Terminate refuses completes.
     pub fn of(terminate: &Terminate) -> Self {
+        let queue = terminate.quoted.and_then(|quoted| quoted.queue());
+        if terminate.code == Fault::NoBuffer.code() && queue == Some(QueueNumber::SEND) {
+            return Self::ReceiverNotReady;
+        }
         match terminate.code.class() {
             Some(ErrorClass::RemoteProtection | ErrorClass::TaggedBuffer) => Self::RemoteAccess,
             Some(ErrorClass::RemoteOperation | ErrorClass::UntaggedBuffer) => {
@@ -265,7 +272,7 @@ pub enum Event {
 
 impl Event {
     /// Each event, with each of its parameters.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Destroy,
         Self::PeerClosed,
         Self::StreamEnded { lost: false },
@@ -282,6 +289,7 @@ impl Event {
         Self::PeerTerminate(FirstFailure::RemoteAccess),
         Self::PeerTerminate(FirstFailure::RemoteInvalidRequest),
         Self::PeerTerminate(FirstFailure::RemoteOperation),
+        Self::PeerTerminate(FirstFailure::ReceiverNotReady),
         Self::ReadAnswered,
         Self::TerminateSent,
         Self::Drained,
@@ -718,6 +726,7 @@ impl Lifecycle {
             Some(FirstFailure::RemoteAccess) => 3,
             Some(FirstFailure::RemoteInvalidRequest) => 4,
             Some(FirstFailure::RemoteOperation) => 5,
+            Some(FirstFailure::ReceiverNotReady) => 6,
         };
         // CAST: a phase is below 7, a request below 4.
         self.phase as u32
@@ -758,6 +767,7 @@ impl Lifecycle {
                 3 => Some(FirstFailure::RemoteAccess),
                 4 => Some(FirstFailure::RemoteInvalidRequest),
                 5 => Some(FirstFailure::RemoteOperation),
+                6 => Some(FirstFailure::ReceiverNotReady),
                 _ => None,
             },
         }
@@ -768,7 +778,11 @@ impl Lifecycle {
 #[cfg_attr(MODULE, kernel::prelude::kunit_tests(iwarp_lifecycle))]
 mod tests {
     use super::*;
-    use crate::fault::ErrorCode;
+    use crate::{
+        ddp::UntaggedHeader,
+        fault::ErrorCode,
+        terminate::Quoted, //
+    };
 
     /// Calls `f` with each state that a word can stand for.
     fn each_state(mut f: impl FnMut(Lifecycle)) {
@@ -832,7 +846,7 @@ mod tests {
             assert_eq!(Lifecycle::from_raw(state.to_raw()), state);
             states += 1;
         });
-        assert_eq!(states, QpPhase::ALL.len() * 4 * 16 * 6);
+        assert_eq!(states, QpPhase::ALL.len() * 4 * 16 * 7);
     }
 
     #[test]
@@ -976,6 +990,38 @@ mod tests {
         for (layer, etype) in [(0, 0), (1, 0), (2, 0), (2, 2), (15, 15)] {
             assert_eq!(failure(layer, etype), FirstFailure::RemoteOperation);
         }
+    }
+
+    #[test]
+    fn terminate_for_want_of_a_receive_quotes_a_message_of_the_send_queue() {
+        let failure = |fault: Fault, quoted: Option<[u8; UntaggedHeader::LEN]>| {
+            FirstFailure::of(&Terminate {
+                code: fault.code(),
+                // CAST: a small constant.
+                quoted: quoted
+                    .and_then(|quoted| Quoted::from_segment(&quoted, UntaggedHeader::LEN as u16)),
+            })
+        };
+        let header = |queue: u8| {
+            let mut header = [0; UntaggedHeader::LEN];
+            (header[0], header[1], header[9]) = (0x41, 0x43, queue);
+            Some(header)
+        };
+        let expected = FirstFailure::ReceiverNotReady;
+        assert_eq!(failure(Fault::NoBuffer, header(0)), expected);
+        // A Read Request beyond the IRD has the same code.
+        for (fault, quoted) in [
+            (Fault::NoBuffer, header(1)),
+            (Fault::NoBuffer, None),
+            (Fault::MessageTooLong, header(0)),
+        ] {
+            let other = FirstFailure::RemoteInvalidRequest;
+            assert_eq!(failure(fault, quoted), other);
+        }
+        let mut tagged = [0; UntaggedHeader::LEN];
+        tagged[0] = 0xc1;
+        let other = FirstFailure::RemoteInvalidRequest;
+        assert_eq!(failure(Fault::NoBuffer, Some(tagged)), other);
     }
 
     #[test]

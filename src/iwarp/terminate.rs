@@ -22,6 +22,7 @@ use crate::{
     },
     ddp::{
         Control,
+        QueueNumber,
         TaggedHeader,
         UntaggedHeader, //
     },
@@ -144,6 +145,19 @@ impl Quoted {
     pub fn opcode(&self) -> Option<Opcode> {
         let [_, rdmap] = self.octets.first_chunk::<{ Control::LEN }>()?;
         Opcode::from_wire(rdmap & Control::OPCODE_MASK, Extensions::SendImmediate)
+    }
+
+    /// Returns the queue of the segment; [`None`] if it is tagged.
+    pub fn queue(&self) -> Option<QueueNumber> {
+        const QUEUE_AT: usize = 6;
+        match self.extent {
+            Extent::Tagged => None,
+            Extent::Untagged | Extent::ReadRequest => {
+                Some(QueueNumber::new(take_u32::<QUEUE_AT, QUOTE_MAX>(
+                    &self.octets,
+                )))
+            }
+        }
     }
 
     /// Returns whether a Read Request header is quoted: the R bit.

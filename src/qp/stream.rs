@@ -168,10 +168,13 @@ impl Qp {
         if let Some(common) = params.features.common {
             conn.set_features(common);
         }
-        let writes = self.shared.device.kind.write_completion(params.ord);
+        let device = &self.shared.device;
+        let confirmed = device
+            .kind
+            .confirmed(params.ord, device.settings.confirm_sends());
         self.shared.packed.store(false, Relaxed);
-        let draft_swap = self.shared.device.settings.draft_swap();
-        let tx = TxStream::new(conn, params, writes, draft_swap, &self.owner)?;
+        let draft_swap = device.settings.draft_swap();
+        let tx = TxStream::new(conn, params, confirmed, draft_swap, &self.owner)?;
         self.start_rx(conn, params, params.extensions)?;
         self.shared.inner.lock().negotiated = Some(Negotiated {
             revision: params.revision,

@@ -10,7 +10,7 @@
 //!
 //! A Send or Write is done when TCP has accepted its last octet, a Read when its Response was
 //! delivered, and so is a Write with a Read of zero octets behind it
-//! ([`WriteCompletion`](crate::device::WriteCompletion)). So a pending request records where in the
+//! ([`Confirmed`](crate::device::Confirmed)). So a pending request records where in the
 //! octet stream it ends.
 //!
 //! Context: any, unless a function says otherwise. The transmit task calls `take`, `sent`,

@@ -46,6 +46,8 @@ use kernel_ext::{
     warn_on_once, //
 };
 
+use crate::device::DeviceKind;
+
 use super::{
     connection::Bound,
     owner::{
@@ -234,14 +236,19 @@ impl QpShared {
     }
 }
 
-/// Returns the status of the oldest request after this failure.
-pub(crate) fn status_of(failure: FirstFailure) -> WcStatus {
+/// Returns the status of the oldest request after this failure, for a consumer of this link type.
+pub(crate) fn status_of(failure: FirstFailure, kind: DeviceKind) -> WcStatus {
     match failure {
         FirstFailure::Flushed => WcStatus::Flushed,
         FirstFailure::RetryExceeded => WcStatus::RetryExceeded,
         FirstFailure::RemoteAccess => WcStatus::RemoteAccess,
         FirstFailure::RemoteInvalidRequest => WcStatus::RemoteInvalidRequest,
         FirstFailure::RemoteOperation => WcStatus::RemoteOperation,
+        // iWARP has no name for it.
+        FirstFailure::ReceiverNotReady if kind.posts_receives_first() => {
+            WcStatus::RemoteInvalidRequest
+        }
+        FirstFailure::ReceiverNotReady => WcStatus::RnrRetryExceeded,
     }
 }
 

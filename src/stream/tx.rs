@@ -70,7 +70,7 @@ use kernel_ext::{
 
 use crate::{
     abi::wr::SendWr,
-    device::WriteCompletion,
+    device::Confirmed,
     mem::sge::{
         RegionCache,
         Slices, //
@@ -160,7 +160,7 @@ pub(crate) struct TxStream {
 struct TxContext {
     sender: StreamSender<Slot>,
     /// When a signalled Write is complete.
-    writes: WriteCompletion,
+    confirmed: Confirmed,
     /// The peer takes Reads and atomic operations: the negotiated ORD is not 0.
     reads: bool,
     /// Maximum length of a ULPDU in the current batch, in octets.
@@ -206,7 +206,7 @@ impl TxStream {
     pub(crate) fn new(
         conn: &Arc<StreamConnection>,
         params: &StreamParams,
-        writes: WriteCompletion,
+        confirmed: Confirmed,
         draft_swap: bool,
         owner: &Memcg,
     ) -> Result<KBox<Self>> {
@@ -236,7 +236,7 @@ impl TxStream {
                     rtr: params.send_rtr,
                     draft_swap,
                 }),
-                writes,
+                confirmed,
                 reads: params.ord != 0,
                 mulpdu: 0,
                 slices: Slices::default(),

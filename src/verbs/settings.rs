@@ -73,6 +73,7 @@ pub(super) const FILES: &[Setting<RdmaDevice>] = &[
     switch!(c"peer_to_peer", peer_to_peer),
     switch!(c"eager_responder", eager_responder),
     switch!(c"extensions", extensions),
+    switch!(c"confirm_sends", confirm_sends),
     switch!(c"draft_swap", draft_swap),
     Setting {
         name: c"ulpdu_limit",

@@ -46,7 +46,7 @@ wrong_parameters() {
 	[ "$TYPE" = riwarp ] || skip_case 'parameters of riwarp'
 	rmmod "$MODULE"
 	for parm in mpa_rev=0 mpa_rev=3 mpa_rev=255 mpa_rev=256 mpa_rev=-1 mpa_rev=two crc=2 crc=N crc=maybe \
-		peer_to_peer=2 eager_responder=x extensions=2 draft_swap=2 ulpdu_limit=65536 receive_wait=3600001 pairing_port=65536 port_offset=65536 ird_limit=0 ird_limit=129 \
+		peer_to_peer=2 eager_responder=x extensions=2 confirm_sends=2 draft_swap=2 ulpdu_limit=65536 receive_wait=3600001 pairing_port=65536 port_offset=65536 ird_limit=0 ird_limit=129 \
 		ord_limit=0 ord_limit=65536 siw_link_type=2 siw_link_type=N; do
 		if modprobe "$MODULE" "$parm" 2>/dev/null; then
 			rmmod "$MODULE"
@@ -54,7 +54,7 @@ wrong_parameters() {
 		fi
 		[ ! -e "/sys/module/$MODULE" ] || die "still there after $parm"
 	done
-	for parm in mpa_rev=1 mpa_rev=2 crc=0 crc=1 peer_to_peer=0 eager_responder=1 extensions=1 draft_swap=1 ulpdu_limit=0 receive_wait=0 receive_wait=3600000 \
+	for parm in mpa_rev=1 mpa_rev=2 crc=0 crc=1 peer_to_peer=0 eager_responder=1 extensions=1 confirm_sends=1 draft_swap=1 ulpdu_limit=0 receive_wait=0 receive_wait=3600000 \
 		pairing_port=0 pairing_port=24792 port_offset=65535 ird_limit=64 ord_limit=1; do
 		modprobe "$MODULE" "$parm" || die "not loaded with $parm"
 		ip link add d0 type dummy

@@ -524,7 +524,8 @@ impl<'a> Bench<'a> {
 fn default_of(name: &str) -> u32 {
     match name {
         "mpa_rev" => 2,
-        "draft_swap" | "eager_responder" | "extensions" | "starved" | "tcp_mem" => 0,
+        "confirm_sends" | "draft_swap" | "eager_responder" | "extensions" | "starved"
+        | "tcp_mem" => 0,
         "net_mtu" => 1500,
         "ulpdu_limit" => 32_782,
         "receive_wait" => 10_000,

@@ -543,6 +543,7 @@ fn terminate_of_the_peer_fails_the_first_request() {
         FirstFailure::RemoteAccess,
         FirstFailure::RemoteInvalidRequest,
         FirstFailure::RemoteOperation,
+        FirstFailure::ReceiverNotReady,
     ] {
         let mut qp = Qp::streaming();
         qp.post(Read(1));

@@ -62,7 +62,7 @@ use crate::{
         SendOp,
         SendWr, //
     },
-    device::WriteCompletion,
+    device::Confirmed,
     mem::{
         atomic::carry_out,
         mr::LocalUse,
@@ -228,7 +228,7 @@ impl TxStream {
             None => qp.sq.take(&mut self.wr),
         };
         let (slot, begun) = match taken {
-            Taken::Wr(slot) if qp.must_wait(&self.wr, self.context.writes) => {
+            Taken::Wr(slot) if qp.must_wait(&self.wr, self.context.confirmed) => {
                 self.held = Some(slot);
                 return Err(Pause::Drained);
             }
@@ -276,7 +276,7 @@ impl TxStream {
         } else {
             SendEvent::Silent
         };
-        let job = if qp.is_confirmed(wr, context.writes) {
+        let job = if qp.is_confirmed(wr, context.confirmed) {
             Job::Confirm(slot)
         } else {
             Job::Complete(slot)
@@ -508,27 +508,27 @@ impl QpShared {
 
     /// Returns whether the request has to wait for outstanding Reads.
     #[inline]
-    fn must_wait(&self, wr: &SendWr, writes: WriteCompletion) -> bool {
+    fn must_wait(&self, wr: &SendWr, confirmed: Confirmed) -> bool {
         let reads = matches!(
             wr.op,
             SendOp::Read { .. }
                 | SendOp::Atomic { .. }
                 | SendOp::Flush(_)
                 | SendOp::AtomicWrite { .. }
-        ) || self.is_confirmed(wr, writes);
+        ) || self.is_confirmed(wr, confirmed);
         (wr.fence || reads) && self.must_wait_for_reads(wr, reads)
     }
 
     /// Returns whether a Read behind the request completes it.
     #[inline]
-    fn is_confirmed(&self, wr: &SendWr, writes: WriteCompletion) -> bool {
-        match writes {
-            WriteCompletion::Accepted => false,
-            WriteCompletion::Placed => {
-                matches!(wr.op, SendOp::Write { .. })
-                    && (wr.signalled || self.sq.signal_policy() == SignalPolicy::All)
-            }
-        }
+    fn is_confirmed(&self, wr: &SendWr, confirmed: Confirmed) -> bool {
+        let asked = confirmed != Confirmed::NONE
+            && match wr.op {
+                SendOp::Write { .. } => confirmed.writes,
+                SendOp::Send(_) | SendOp::Immediate(_) => confirmed.sends,
+                _ => false,
+            };
+        asked && (wr.signalled || self.sq.signal_policy() == SignalPolicy::All)
     }
 
     fn must_wait_for_reads(&self, wr: &SendWr, reads: bool) -> bool {

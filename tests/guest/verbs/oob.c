@@ -877,6 +877,33 @@ SIDES_CASE(a_send_waits_without_limit)
 	set_device_value(ctx, "receive_wait", old);
 }
 
+/* A Send is complete once the peer has taken it; of one that never is, the sender hears. */
+static void confirmed(struct side *a, struct side *b)
+{
+	bool ib = ctx->device->transport_type == IBV_TRANSPORT_IB;
+	struct ibv_wc wc;
+
+	a->rnr_retry = 7;
+	must(sides_join(a, b) && side_send(a, 1, 100));
+	must(expect_no_wc(a->cq, QUIET));
+	must(side_recv(b, 2, 100));
+	must(expect_wc(b->cq, &wc, 2, IBV_WC_SUCCESS) && expect_wc(a->cq, &wc, 1, IBV_WC_SUCCESS));
+	must(traffic(a, b) && sides_reset(a, b));
+	a->rnr_retry = 1;
+	b->min_rnr_timer = 1;
+	must(sides_join(a, b) && side_send(a, 3, 100) && side_send(a, 4, 100));
+	must(expect_wc(a->cq, &wc, 3, ib ? IBV_WC_RNR_RETRY_EXC_ERR : IBV_WC_REM_INV_REQ_ERR));
+	must(expect_wc(a->cq, &wc, 4, IBV_WC_WR_FLUSH_ERR));
+	must(qp_reaches(b->qp, IBV_QPS_ERR, SOON));
+}
+
+SIDES_CASE(confirmed_send_completes_with_its_receive)
+{
+	must(set_device_value(ctx, "confirm_sends", 1));
+	confirmed(a, b);
+	set_device_value(ctx, "confirm_sends", 0);
+}
+
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
@@ -923,6 +950,7 @@ int main(int argc, char **argv)
 	RUN(a_send_waits_as_the_attributes_say);
 	RUN(the_sender_says_how_often);
 	RUN(a_send_waits_without_limit);
+	RUN(confirmed_send_completes_with_its_receive);
 	RUN(switched_off);
 	RUN(another_port);
 	return test_end();

@@ -132,7 +132,7 @@ mod schedule {
                 rtr: None,
                 draft_swap: false,
             }),
-            writes: WriteCompletion::Accepted,
+            confirmed: Confirmed::NONE,
             reads: true,
             mulpdu: 1000,
             slices: Slices::default(),
@@ -192,11 +192,7 @@ mod schedule {
                     1 => ATOMIC,
                     _ => SendOp::default(),
                 };
-                assert!(
-                    qp.shared
-                        .must_wait(&request(op, n >= 3), WriteCompletion::Accepted)
-                        == wait
-                );
+                assert!(qp.shared.must_wait(&request(op, n >= 3), Confirmed::NONE) == wait);
                 // Only a request that waits makes a Response run the transmit task.
                 assert!(answered(qp) == wait);
                 if wait {
@@ -213,27 +209,28 @@ mod schedule {
     }
 
     #[test]
-    fn a_write_that_a_read_completes_waits_for_the_limit() -> Result {
+    fn request_that_a_read_completes_waits_for_the_limit() -> Result {
         let rig = ScheduleRig::new(AccessFlags::empty())?;
         let qp = &rig.qp;
-        let (accepted, placed) = (WriteCompletion::Accepted, WriteCompletion::Placed);
-        let write = |signalled| SendWr {
+        let of = |op, signalled| SendWr {
             signalled,
-            ..request(WRITE, false)
+            ..request(op, false)
         };
+        let confirmed = |writes, sends| Confirmed { writes, sends };
         for waits in [false, false, true] {
-            assert!(qp.shared.must_wait(&write(true), placed) == waits);
-            assert!(answered(qp) == waits);
-            // Nobody hears of these.
-            assert!(
-                !qp.shared.must_wait(&write(false), placed)
-                    && !qp.shared.must_wait(&write(true), accepted)
-            );
-            let send = SendWr {
-                signalled: true,
-                ..request(SendOp::default(), false)
-            };
-            assert!(!qp.shared.must_wait(&send, placed));
+            for (op, by) in [
+                ((|| WRITE) as fn() -> SendOp, confirmed(true, false)),
+                (SendOp::default, confirmed(false, true)),
+                (|| SendOp::Immediate([1; 8]), confirmed(false, true)),
+            ] {
+                let other = confirmed(!by.writes, !by.sends);
+                assert!(qp.shared.must_wait(&of(op(), true), by) == waits);
+                assert!(answered(qp) == waits);
+                // Nobody hears of one without a completion.
+                assert!(!qp.shared.must_wait(&of(op(), false), by));
+                assert!(!qp.shared.must_wait(&of(op(), true), other));
+                assert!(!qp.shared.must_wait(&of(op(), true), Confirmed::NONE));
+            }
             qp.shared.await_confirmation(None);
         }
         Ok(())
@@ -255,10 +252,7 @@ mod schedule {
             stag: Stag::ZERO,
             to: 0,
         };
-        let waits = |op| {
-            qp.shared
-                .must_wait(&request(op, false), WriteCompletion::Accepted)
-        };
+        let waits = |op| qp.shared.must_wait(&request(op, false), Confirmed::NONE);
         for full in [false, false, true] {
             assert!(waits(SendOp::Flush(FLUSH)) == full && waits(atomic_write()) == full);
             qp.shared.await_confirmation(None);
