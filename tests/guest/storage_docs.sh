@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Runs every command in docs/storage.md, step by step, on one machine that is target and host.
+# Runs the blocks of docs/storage.md that name this script, step by step, on one machine that is
+# target and host.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -27,7 +28,7 @@ UNWATCHED='*_iser'
 } >"$TMP/steps"
 awk '
 	/^## / { heading = tolower(substr($0, 4)); gsub(/[^a-z0-9]+/, "_", heading) }
-	/^```sh/ {
+	/^```sh by=tests\/guest\/storage_docs.sh$/ {
 		inside = 1
 		printf "echo @begin %02d_%s\nbefore_case %02d_%s\n", ++n, heading, n, heading
 		next
