@@ -406,7 +406,7 @@ load_modules() {
 #   outside     the same, but B's end is in the initial namespace, which alone has counters
 #   siw-server  TYPE in a namespace as A, siw in the initial namespace as B
 #   siw-client  siw in the initial namespace as A, TYPE in a namespace as B
-# Towards siw, riwarp has the settings that the README recommends.
+# Towards siw, riwarp has the settings that docs/features.md recommends.
 ends_up() {
 	local topology=${1:-${TOPOLOGY:-netns}} mtu=${2:-1500} n
 	ENDS_COUNT=$((ENDS_COUNT + 1))
