@@ -8,6 +8,8 @@
     bench.py summary            what docs/comparison.md says of the figures, from the tables of
                                 docs/performance.md, which standard input is then; tests/documented
                                 compares it with the page
+    bench.py verdict            the first table of docs/performance.md, from its table "Targets", in
+                                the same way
 
 A row is `row ENGINE MTU TEST SIZE DEPTH DEVICE ROUND UNIT FIGURE` (tests/guest/bench.sh). A ratio
 is made of the two figures of one round, then the median of the rounds is taken. Above 1 the first
@@ -278,9 +280,36 @@ def summary(page):
         print(textwrap.fill(text, 118, initial_indent="* ", subsequent_indent="  ", break_on_hyphens=False))
 
 
+def verdict(lines):
+    """Sums up the table "Targets": what was measured of each group, and how many rows meet it."""
+    groups = {}
+    rows = [line for line in re.search(r"^### Targets\n\n(.*?)\n\n", "".join(lines), re.M | re.S).group(1).splitlines()]
+    for row in rows[2:]:
+        mtu, test, octets, _, _, of, ratio = row.split("|")[1:-1]
+        mtu, test, octets, of = mtu.strip(), test.strip(), octets.strip(), of.strip().partition(" : ")[2]
+        # The median, and the lowest and the highest round, or the same three times.
+        found = [float(x) for x in re.findall(r"[\d.]+", ratio)]
+        found = found if len(found) == 3 else found * 3
+        if of == "riwarp":
+            group = "CRCs: what they leave of the bandwidth of 1 MiB", "both", "riwarp without CRC", 0.85
+        elif test.startswith("nvme"):
+            group = f"NVMe over Fabrics, {octets}", mtu, "NVMe/TCP", 1.0
+        elif test.endswith("_lat"):
+            group = f"time of a message of {octets} octets", mtu, of, 1.0
+        else:
+            group = f"bandwidth, messages of {octets}", mtu, of, 1.0
+        groups.setdefault(group, []).append(found)
+    table(["what", "MTU", "compared with", "target", "measured", "met", "met in the best round"],
+          [[what, mtu, of, f"{target:.2f}", f"{min(x[0] for x in found):.2f} to {max(x[0] for x in found):.2f}",
+            f"{sum(x[0] >= target for x in found)} of {len(found)}", f"{sum(x[2] >= target for x in found)} of {len(found)}"]
+           for (what, mtu, of, target), found in groups.items()])
+
+
 def main(command="", *names):
     if command == "summary" and not names:
         return summary(Page(sys.stdin))
+    if command == "verdict" and not names:
+        return verdict(sys.stdin)
     cells = read(sys.stdin)
     if not cells:
         sys.exit("bench.py: no rows")
