@@ -28,6 +28,8 @@
 #   make test-stacks    runs other people's programs (libfabric, MPI, UCX, ...) in a guest root with
 #                       their packages (docs/programs.md)
 #   make test-docs      runs the commands of README and docs/ in a guest
+#   make docs           makes a site of README, docs/ and the pages beside the sources in site/, with
+#                       search, by Debian's mdbook (scripts/docs)
 #   make kunit          runs the KUnit suites in that kernel
 #   make soak           looks for faults by chance for T=60m (10m if not given; s, m or h): the fuzz
 #                       targets of the protocol core, then mutated conversations, torture and
@@ -94,6 +96,8 @@ test-stacks:
 	@tests/run-all stacks
 test-docs:
 	@tests/run-all docs storage_docs
+docs:
+	@scripts/docs
 test-kernels:
 	@tests/kernels
 deb:
@@ -129,11 +133,11 @@ clean:
 	@if [ -e $(KDIR)/Makefile ]; then make -C $(KDIR) M=$(CURDIR) clean; \
 	elif bash -c '. qemu/lib.sh && [ -d "$$root" ] && [ -d "$$kdir" ]'; then \
 		qemu/chroot make -C /kdir M=/riwarp clean; fi
-	@rm -rf deb tests/guest/build tests/target
+	@rm -rf deb site tests/guest/build tests/target
 
 distclean: clean
 	@cd $(CACHE) && rm -rf apt-* boot-* build-* coverage-* cross-* debug-* extra-* home instead-of-* kcsan-* kdir-* kernel-* kernels \
 		layer-* log modules-* mutation-* root-* run sources-* uml-* *.lock
 
-.PHONY: all install kdir modules debug kcsan uml demo demo-nvme demo-iser test test-stacks test-docs test-kernels deb deb-run \
+.PHONY: all install kdir modules debug kcsan uml demo demo-nvme demo-iser test test-stacks test-docs docs test-kernels deb deb-run \
 	test-package kunit soak soak-kcsan endurance mutation bench check coverage fmt clean distclean
