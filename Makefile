@@ -23,6 +23,8 @@
 #   make deb            builds the Debian packages riwarp-dkms and riwarp-utils into deb/
 #   make deb-run        builds the package riwarp-run, which runs a command with RDMA devices
 #                       without privileges (docs/ci.md); run/build makes it as a directory
+#   make image          makes an OCI image of Debian with riwarp-run (docs/ci.md); MIRROR is its source
+#                       of packages
 #   make test-package   installs, upgrades and purges these packages in a fresh Debian with the
 #                       kernels of its backports, and boots it in QEMU: up to an hour (tests/package)
 #   make test-stacks    runs other people's programs (libfabric, MPI, UCX, ...) in a guest root with
@@ -104,6 +106,8 @@ deb:
 	@scripts/deb
 deb-run:
 	@scripts/deb --run
+image:
+	@scripts/image
 test-package:
 	@tests/package
 soak:
@@ -139,5 +143,5 @@ distclean: clean
 	@cd $(CACHE) && rm -rf apt-* boot-* build-* coverage-* cross-* debug-* extra-* home instead-of-* kcsan-* kdir-* kernel-* kernels \
 		layer-* log modules-* mutation-* root-* run sources-* uml-* *.lock
 
-.PHONY: all install kdir modules debug kcsan uml demo demo-nvme demo-iser test test-stacks test-docs docs test-kernels deb deb-run \
+.PHONY: all install kdir modules debug kcsan uml demo demo-nvme demo-iser test test-stacks test-docs docs test-kernels deb deb-run image \
 	test-package kunit soak soak-kcsan endurance mutation bench check coverage fmt clean distclean

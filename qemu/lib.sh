@@ -85,8 +85,8 @@ root_arm64=$cache/root-arm64-$(key root-arm64 packages.arm64)
 root_older=$cache/root-older-$(key root-older)
 # The root in which the Debian packages are built.
 root_deb=$cache/root-deb-$(key root-deb)
-# What goes over the guest root for scripts/docs (qemu/root-docs).
-root_docs=$cache/root-docs-$(key root-docs)
+# What goes over the guest root for scripts/docs and scripts/image (qemu/root-tools).
+root_tools=$cache/root-tools-$(key root-tools)
 # The root in which they are installed (tests/package).
 root_package=$cache/root-package-$(key root-package)
 # What goes over the guest root for tests/guest/stacks.sh (qemu/root-stacks).
