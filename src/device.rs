@@ -329,6 +329,13 @@ pub(crate) struct Reservation {
     resource: Resource,
 }
 
+impl Reservation {
+    /// Returns the device.
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+}
+
 impl Drop for Reservation {
     fn drop(&mut self) {
         if let Some(used) = self.device.used.get(self.resource.index()) {

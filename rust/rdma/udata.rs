@@ -8,6 +8,7 @@
 //! C header: `include/rdma/ib_verbs.h`, `include/rdma/uverbs_ioctl.h`.
 
 use super::mmap::Mappings;
+use super::types::Owner;
 use crate::bindings;
 use crate::mm::shared_ring::SharedMem;
 use core::marker::PhantomData;
@@ -51,9 +52,13 @@ impl<'a> Udata<'a> {
         unsafe { Self::new(core::ptr::null_mut(), None) }
     }
 
-    /// Returns whether the caller is a process.
-    pub fn is_user(&self) -> bool {
-        !self.raw.is_null()
+    /// Returns who calls.
+    pub fn owner(&self) -> Owner {
+        if self.raw.is_null() {
+            Owner::Kernel
+        } else {
+            Owner::User
+        }
     }
 
     /// Copies the request.

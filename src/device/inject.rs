@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The rules of a device by which requests and messages fail on purpose (`iwarp::inject`), as the
-//! file `inject` in sysfs has them. docs/inject.md is for users.
+//! The rules of a device by which requests, messages and verbs fail on purpose (`iwarp::inject`), as
+//! the file `inject` in sysfs has them. docs/inject.md is for users.
 //!
-//! Streams ask for rules only while a device has any ([`kernel_ext::static_key`]). A write makes a
-//! new [`RuleSet`]; streams count from the beginning for each, and what an earlier one holds goes
-//! on.
+//! Streams and verbs ask for rules only while a device has any ([`kernel_ext::static_key`]). A write
+//! makes a new [`RuleSet`]; streams count from the beginning for each, and what an earlier one holds
+//! goes on.
 //!
 //! Context: process, unless a function says otherwise.
 
@@ -15,10 +15,13 @@ use core::{
 };
 
 use iwarp::inject::{
+    Point,
     Rule,
     RuleAction,
     RuleCounts,
     Subject,
+    Verb,
+    COMM_LEN,
     MAX_RULES, //
 };
 use kernel::{
@@ -39,13 +42,23 @@ use kernel::{
     }, //
 };
 use kernel_ext::{
-    new_spinlock_bh,
+    compat::{
+        new_spinlock_irq,
+        SpinLockIrq, //
+    },
     rdma::{
-        settings::caller_is_admin,
+        settings::{
+            caller_is_admin,
+            current_comm, //
+        },
+        types::Owner,
         wr::WcStatus, //
     },
-    static_key::StaticKeyHold,
-    sync::SpinLockBh, //
+    static_key::{
+        self,
+        StaticKeyHold, //
+    },
+    trace::RequestInjected, //
 };
 
 use super::{
@@ -80,7 +93,7 @@ pub(crate) struct Injector {
     #[pin]
     writing: Mutex<Writing>,
     #[pin]
-    rules: SpinLockBh<Option<Arc<RuleSet>>>,
+    rules: SpinLockIrq<Option<Arc<RuleSet>>>,
 }
 
 /// What changes of the rules need.
@@ -98,7 +111,7 @@ pub(crate) struct RuleSet {
     rules: KVec<WrittenRule>,
     /// Of the rules that count for the device.
     #[pin]
-    counts: SpinLockBh<RuleCounts>,
+    counts: SpinLockIrq<RuleCounts>,
     /// A number that no other rules of the device have; not 0.
     number: u32,
 }
@@ -117,21 +130,33 @@ impl RuleSet {
         self.number
     }
 
-    /// Counts a request or message. Returns the place of the rule that hits it, if one does, and
-    /// what that does. The counts are those of the stream.
+    /// Counts a request with this cookie, a message or a call of a verb. Returns what the rule does
+    /// that hits it, if one does. The counts are those of the stream.
     ///
-    /// Context: any but hard interrupts.
+    /// Context: any.
     pub(crate) fn ask(
         &self,
+        device: &Device,
         counts: &mut RuleCounts,
         subject: &Subject,
-    ) -> Option<(usize, RuleAction)> {
+        wr_id: u64,
+    ) -> Option<RuleAction> {
         let rules = self.rules.iter().map(|written| &written.rule);
         let (place, action) = counts.count(&mut self.counts.lock(), rules, subject)?;
         if let Some(written) = self.rules.get(place) {
             written.hits.fetch_add(1, Relaxed);
         }
-        Some((place, action))
+        device.stats.injected.inc();
+        if RequestInjected::is_enabled() {
+            RequestInjected::record(|| RequestInjected {
+                dev: device.name(),
+                qpn: subject.qp.unwrap_or(0),
+                wr_id,
+                // CAST: there are few rules.
+                rule: place as u32,
+            });
+        }
+        Some(action)
     }
 }
 
@@ -204,13 +229,13 @@ impl Injector {
                 },
                 "Injector::writing"
             ),
-            rules <- new_spinlock_bh!(None, "Injector::rules"),
+            rules <- new_spinlock_irq!(None, "Injector::rules"),
         })
     }
 
     /// Returns the rules; [`None`] if there are none.
     ///
-    /// Context: any but hard interrupts.
+    /// Context: any.
     pub(crate) fn rules(&self) -> Option<Arc<RuleSet>> {
         self.rules.lock().clone()
     }
@@ -246,14 +271,14 @@ impl Injector {
             _ => Some(Arc::pin_init(
                 pin_init!(RuleSet {
                     rules: set.0,
-                    counts <- new_spinlock_bh!(RuleCounts::default(), "RuleSet::counts"),
+                    counts <- new_spinlock_irq!(RuleCounts::default(), "RuleSet::counts"),
                     number,
                 }),
                 GFP_KERNEL,
             )?),
         };
         device.warn(fmt!(
-            "inject: {len} rules let requests and messages fail on purpose"
+            "inject: {len} rules let requests, messages and verbs fail on purpose"
         ));
         if set.is_some() && writing.hold.is_none() {
             writing.hold = Some(StaticKeyHold::turn_on());
@@ -293,5 +318,57 @@ impl Injector {
             write!(out, "{separator}{line} hits={}", written.hits.load(Relaxed))?;
         }
         Ok(())
+    }
+}
+
+/// Who calls a verb.
+pub(crate) enum VerbCaller {
+    /// The kernel, or the current process.
+    Owner(Owner),
+    /// The consumer of a queue pair, and the name of the process that has made it, if one has.
+    Qp {
+        number: u32,
+        comm: Option<[u8; COMM_LEN]>,
+    },
+}
+
+impl Device {
+    /// Asks the rules about a call of a verb, before it does anything.
+    ///
+    /// Context: that of the verb.
+    ///
+    /// # Errors
+    ///
+    /// The one of the rule that hits the call.
+    #[inline(always)]
+    pub(crate) fn ask_for_verb(&self, verb: Verb, caller: impl FnOnce() -> VerbCaller) -> Result {
+        if static_key::is_on() {
+            self.fail_verb(verb, caller())
+        } else {
+            Ok(())
+        }
+    }
+
+    #[cold]
+    fn fail_verb(&self, verb: Verb, caller: VerbCaller) -> Result {
+        let Some(set) = self.injector.rules() else {
+            return Ok(());
+        };
+        let (qp, comm) = match caller {
+            VerbCaller::Owner(Owner::Kernel) => (None, None),
+            VerbCaller::Owner(Owner::User) => (None, Some(current_comm())),
+            VerbCaller::Qp { number, comm } => (Some(number), comm),
+        };
+        let subject = Subject {
+            point: Point::Verb(verb),
+            qp,
+            comm,
+            stream: None,
+        };
+        match set.ask(self, &mut RuleCounts::default(), &subject, 0) {
+            Some(RuleAction::Errno(errno)) => Err(Error::from_errno(-i32::from(errno))),
+            // There are no others (`iwarp::inject`).
+            Some(_) | None => Ok(()),
+        }
     }
 }

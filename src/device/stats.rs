@@ -104,7 +104,7 @@ counters! {
     rx_atomic_requests = c"rx_atomic_requests",
     /// Immediate Data cut to four octets for its consumer although the other four were not zero.
     rx_immediate_truncated = c"rx_immediate_truncated",
-    /// Requests and messages that a rule has hit.
+    /// Requests, messages and calls of verbs that a rule has hit.
     injected = c"injected",
     /// Completion queues that were promised more than they hold, found in the strict mode.
     strict_cq_size = c"strict_cq_size",

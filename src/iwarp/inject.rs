@@ -1,24 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Rules by which requests of this end, and messages of the peer, fail or are late on purpose, so
-//! that the error paths of programs can be tested.
+//! Rules by which requests of this end, messages of the peer, and verbs fail or are late on purpose,
+//! so that the error paths of programs can be tested.
 //!
 //! A rule is a line of words, each `NAME=VALUE` but for the flag `quiet`:
 //!
 //! ```text
-//! [qp=N] [port=N] [peer=ADDRESS] [comm=NAME] [on=send|recv|complete]
+//! [qp=N] [port=N] [peer=ADDRESS] [comm=NAME] [on=send|recv|complete|VERB]
 //!     [op=send|write|read|atomic]
 //!     [nth=N | every=N | p=0.N [seed=N]] [times=N] [scope=stream|device] do=ACTION
 //! ```
 //!
 //! where ACTION is `status=S [vendor=N] [quiet]`, `terminate=0x1LTCC`, `reset`, `fin`, `silent`,
-//! `delay=T`, `rate=R`, `corrupt [kernel=yes]`, `corrupt=crc [kernel=yes]` or `no-receive`. The
-//! words of the first line say what the rule is about: requests before they are sent, or messages
-//! of the peer before they are taken; it counts these, for each stream by itself or on all of the
-//! device. `nth`, `every` and `p` say which of them it hits, and without them it hits all; `times`
+//! `delay=T`, `rate=R`, `corrupt [kernel=yes]`, `corrupt=crc [kernel=yes]`, `no-receive` or, of a
+//! verb, `errno=E`. The words of the first line say what the rule is about: requests before they
+//! are sent, messages of the peer before they are taken, or calls of a verb before they do
+//! anything; it counts these, for each stream by itself or on all of the device. `nth`, `every` and `p` say which of them it hits, and without them it hits all; `times`
 //! says how often at most.
 //!
 //! Pure, any context. docs/inject.md is for users.
+
+mod verb;
+
+pub use verb::Verb;
 
 use crate::fault::ErrorCode;
 use core::{
@@ -48,6 +52,8 @@ pub enum Point {
     Receive,
     /// A request of this end that is done, before it completes.
     Complete,
+    /// A call of a verb, before it does anything.
+    Verb(Verb),
 }
 
 /// What a message does, as rules name it.
@@ -136,6 +142,8 @@ pub enum RuleAction {
     Corrupt(Corruption),
     /// The message finds no receive when it arrives.
     NoReceive,
+    /// The verb fails with this error, a positive number.
+    Errno(u8),
 }
 
 /// Which of the requests that a rule is about it hits.
@@ -168,19 +176,27 @@ fn random(seed: u64, number: u32) -> u32 {
     ((mixed ^ (mixed >> 31)) >> 32) as u32
 }
 
-/// The request or message that rules are asked about.
+/// The request, message or call that rules are asked about.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject {
-    /// Which of the two it is.
+    /// Which of them it is.
     pub point: Point,
-    /// The number of its queue pair.
-    pub qp: u32,
+    /// The number of its queue pair, if it has one.
+    pub qp: Option<u32>,
+    /// The name of the process that has made the queue pair or, without one, that calls; [`None`]
+    /// for a kernel consumer.
+    pub comm: Option<[u8; COMM_LEN]>,
+    /// Its stream, and what it does there; [`None`] for a call.
+    pub stream: Option<StreamSubject>,
+}
+
+/// A request or message of a stream.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamSubject {
     /// The TCP ports of its stream, of this end and of the peer's.
     pub ports: (u16, u16),
     /// The peer's address.
     pub peer: IpAddr,
-    /// The name of the process that has made the queue pair; [`None`] for a kernel consumer.
-    pub comm: Option<[u8; COMM_LEN]>,
     /// What it does.
     pub operation: Operation,
     /// Length of its payload, in octets; for a message of the peer any.
@@ -227,6 +243,8 @@ pub enum Mistake<'a> {
     Conflict(&'a str),
     /// There is no `do`.
     NoAction,
+    /// A rule about posts is not one about kernel consumers.
+    PostOfProcess,
 }
 
 impl<'a> Mistake<'a> {
@@ -238,6 +256,7 @@ impl<'a> Mistake<'a> {
             Self::Value(word) => ("wrong value", word),
             Self::Conflict(word) => ("does not go with an earlier word", word),
             Self::NoAction => ("no action (do=)", ""),
+            Self::PostOfProcess => ("takes kernel=yes: processes post without a call", "on"),
         }
     }
 }
@@ -337,7 +356,7 @@ fn point(text: &str) -> Option<Point> {
         "send" => Point::Send,
         "recv" => Point::Receive,
         "complete" => Point::Complete,
-        _ => return None,
+        _ => Point::Verb(Verb::from_name(text)?),
     })
 }
 
@@ -369,6 +388,7 @@ fn action(text: &str) -> Option<RuleAction> {
         Some(("corrupt", "crc")) => RuleAction::Corrupt(Corruption::Crc),
         Some(("delay", time)) => RuleAction::Delay(delay(time)?),
         Some(("rate", octets)) => RuleAction::Rate(rate(octets)?),
+        Some(("errno", name)) => RuleAction::Errno(verb::errno(name)?),
         Some(("terminate", code)) => {
             let code = number(code)?;
             // A number as in a completion's `vendor_err`.
@@ -416,26 +436,35 @@ impl Rule {
     }
 
     fn is_about(&self, subject: &Subject) -> bool {
-        let (here, there) = subject.ports;
         self.point == subject.point
-            && self.qp.is_none_or(|qp| qp == subject.qp)
-            && self.port.is_none_or(|port| port == here || port == there)
-            && self.peer.is_none_or(|peer| peer == subject.peer)
+            && self.qp.is_none_or(|qp| subject.qp == Some(qp))
             && self.comm.is_none_or(|comm| subject.comm == Some(comm))
-            && self
-                .operation
-                .is_none_or(|operation| operation == subject.operation)
-            && self.may_change(subject)
+            && subject
+                .stream
+                .is_none_or(|stream| self.is_about_stream(&stream))
+            && self.may_hit(subject)
     }
 
-    /// Returns whether the rule changes no octets, or may change those of the message.
-    fn may_change(&self, subject: &Subject) -> bool {
-        let RuleAction::Corrupt(corruption) = self.action else {
-            return true;
-        };
-        let has_octet = match corruption {
-            Corruption::Payload => subject.len != 0,
-            Corruption::Crc => true,
+    fn is_about_stream(&self, stream: &StreamSubject) -> bool {
+        let (here, there) = stream.ports;
+        self.port.is_none_or(|port| port == here || port == there)
+            && self.peer.is_none_or(|peer| peer == stream.peer)
+            && self
+                .operation
+                .is_none_or(|operation| operation == stream.operation)
+    }
+
+    /// Returns whether the rule changes no octets, or may change those of the message; and whether
+    /// it is about kernel consumers if it has to be.
+    fn may_hit(&self, subject: &Subject) -> bool {
+        let has_octet = match self.action {
+            RuleAction::Corrupt(Corruption::Payload) => {
+                subject.stream.is_some_and(|stream| stream.len != 0)
+            }
+            RuleAction::Corrupt(Corruption::Crc) => true,
+            // Processes do not post by a call.
+            RuleAction::Errno(_) => return !self.kernel || subject.comm.is_none(),
+            _ => return true,
         };
         has_octet && (self.kernel || subject.comm.is_some())
     }
@@ -501,6 +530,8 @@ impl Words {
                     return Err(Mistake::Conflict("op"));
                 }
             }
+            (RuleAction::Errno(_), Point::Verb(verb)) => self.check_verb(verb)?,
+            (RuleAction::Errno(_), _) | (_, Point::Verb(_)) => return Err(Mistake::Conflict("on")),
             (RuleAction::NoReceive, Point::Send)
             | (RuleAction::Rate(_) | RuleAction::Corrupt(_), Point::Receive) => {
                 return Err(Mistake::Conflict("on"))
@@ -515,7 +546,8 @@ impl Words {
             }
             _ => {}
         }
-        if self.kernel.is_some() && !matches!(action, RuleAction::Corrupt(_)) {
+        let posts = matches!(point, Point::Verb(verb) if verb.posts());
+        if self.kernel.is_some() && !posts && !matches!(action, RuleAction::Corrupt(_)) {
             return Err(Mistake::Conflict("kernel"));
         }
         let when = match (self.when, self.seed) {
@@ -532,10 +564,30 @@ impl Words {
             operation,
             when,
             times: self.times.unwrap_or(u32::MAX),
-            scope: self.scope.unwrap_or_default(),
+            scope: match point {
+                Point::Verb(_) => Scope::Device,
+                _ => self.scope.unwrap_or_default(),
+            },
             action,
             kernel: self.kernel.is_some(),
         })
+    }
+
+    /// Checks that the words go with a verb, whose calls have no stream.
+    fn check_verb(&self, verb: Verb) -> Result<(), Mistake<'static>> {
+        let conflicts = [
+            (self.qp.is_some() && !verb.has_qp(), "qp"),
+            (self.comm.is_some() && verb.posts(), "comm"),
+            (self.port.is_some(), "port"),
+            (self.peer.is_some(), "peer"),
+            (self.operation.is_some(), "op"),
+            (self.scope == Some(Scope::Stream), "scope"),
+        ];
+        match conflicts.into_iter().find(|(conflicts, _)| *conflicts) {
+            Some((_, word)) => Err(Mistake::Conflict(word)),
+            None if verb.posts() && self.kernel.is_none() => Err(Mistake::PostOfProcess),
+            None => Ok(()),
+        }
     }
 }
 

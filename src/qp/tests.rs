@@ -159,6 +159,44 @@ mod posting {
     }
 
     #[test]
+    fn posts_fail_by_a_rule_with_interrupts_off() -> Result {
+        let rig = QpRig::new()?;
+        let device = &rig.bench.device;
+        let srq = rig.bench.srq(2, 0)?;
+        let receive = |id| interrupts_off(|| post_recv(&[id], |wrs| srq.post_recv(wrs))).0;
+        device.injector.write(
+            device,
+            "on=post_send kernel=yes nth=2 do=errno=EAGAIN\n\
+             on=post_recv kernel=yes nth=2 do=errno=EBUSY\n\
+             on=post_srq_recv kernel=yes nth=2 do=errno=EIO",
+        )?;
+        rig.qp.shared.enter(QpPhase::Rts);
+        assert_eq!((rig.send(&[1]), rig.receive(&[1])), (Ok(()), Ok(())));
+        assert_eq!(receive(1), Ok(()));
+        assert_eq!(
+            (rig.send(&[2]), rig.receive(&[2])),
+            (Err(EAGAIN), Err(EBUSY))
+        );
+        assert_eq!(receive(2), Err(EIO));
+        assert_eq!((rig.send(&[3]), rig.receive(&[3])), (Ok(()), Ok(())));
+        assert_eq!(receive(3), Ok(()));
+        assert_eq!(rig.bench.count(c"injected"), 3);
+        // The first request is the bad one.
+        let consumer = ConsumerQp::<Riwarp>::new(rig.qp.clone())?;
+        let always = "clear\non=post_send kernel=yes do=errno=EAGAIN";
+        device.injector.write(device, always)?;
+        assert_eq!(
+            consumer.try_post_send(&[atomic(4), atomic(5)]),
+            Err((EAGAIN, 4))
+        );
+        // A consumer drains a queue pair in error by posting.
+        rig.qp.shared.enter(QpPhase::Error);
+        assert_eq!(rig.send(&[6]), Ok(()));
+        rig.settle();
+        Ok(())
+    }
+
+    #[test]
     fn sends_are_posted_with_interrupts_off() -> Result {
         let rig = QpRig::new()?;
         assert_eq!(rig.send(&[1]), Err(EINVAL));

@@ -116,7 +116,7 @@ pub(crate) struct Cq {
     solicited: Atomic<bool>,
     #[pin]
     inner: SpinLockIrq<CqInner>,
-    _reservation: Reservation,
+    reservation: Reservation,
 }
 
 impl Cq {
@@ -154,7 +154,7 @@ impl Cq {
                     overflown: false,
                     exceeded: false,
                 }),
-                _reservation: reservation,
+                reservation,
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -216,6 +216,11 @@ impl Cq {
         inner.posted = moved.copied;
         let ring = CqStorage::User(CqRing::Rxe(moved.new));
         Ok(Moved::Here(core::mem::replace(&mut inner.ring, ring)))
+    }
+
+    /// Returns its device.
+    pub(crate) fn device(&self) -> &Device {
+        self.reservation.device()
     }
 
     /// Returns the name of its device, for trace events.

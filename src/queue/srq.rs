@@ -38,6 +38,7 @@ use crate::{
     },
     device::{
         Abi,
+        Device,
         Reservation, //
     },
     mem::{
@@ -71,7 +72,7 @@ pub(crate) struct Srq {
     limit: Atomic<u32>,
     queue: Arc<RecvQueue>,
     waits: Arc<ReceiveWaits>,
-    _reservation: Reservation,
+    reservation: Reservation,
 }
 
 impl Srq {
@@ -99,7 +100,7 @@ impl Srq {
                 limit: Atomic::new(attr.srq_limit),
                 queue,
                 waits: waits.clone(),
-                _reservation: reservation,
+                reservation,
             },
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -109,6 +110,11 @@ impl Srq {
     /// Returns the protection domain of the regions that its requests use.
     pub(crate) fn pd(&self) -> PdId {
         self.pd.id()
+    }
+
+    /// Returns its device.
+    pub(crate) fn device(&self) -> &Device {
+        self.reservation.device()
     }
 
     /// Takes the oldest request into `wr`, and raises the limit event if too few are left.

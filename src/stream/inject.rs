@@ -25,6 +25,7 @@ use iwarp::{
         RuleAction,
         RuleCounts,
         StatusEnd,
+        StreamSubject,
         Subject, //
     },
     lifecycle::{
@@ -235,17 +236,17 @@ impl Injection {
         let (here, there) = conn.socket().addr_pair();
         let subject = Subject {
             point: query.point,
-            qp: qp.number,
-            ports: (here.port(), there.port()),
-            peer: there.ip(),
-            comm: qp.user.then_some(qp.comm),
-            operation: query.operation,
-            len: query.len,
+            qp: Some(qp.number),
+            comm: qp.process_name(),
+            stream: Some(StreamSubject {
+                ports: (here.port(), there.port()),
+                peer: there.ip(),
+                operation: query.operation,
+                len: query.len,
+            }),
         };
-        let (place, action) = self.set.ask(&mut self.counts, &subject)?;
-        qp.device.stats.injected.inc();
-        qp.trace_injected(query.wr_id, place);
-        Some(action)
+        self.set
+            .ask(&qp.device, &mut self.counts, &subject, query.wr_id)
     }
 
     fn rule(&mut self, qp: &QpShared, conn: &StreamConnection, action: RuleAction) -> Ruling {
@@ -273,6 +274,8 @@ impl Injection {
             RuleAction::Fin => return Ruling::Ends(RuledEnd::Fin),
             RuleAction::Corrupt(corruption) => return Ruling::Corrupted(corruption),
             RuleAction::NoReceive => return Ruling::NoReceive,
+            // Only of verbs (`iwarp::inject`).
+            RuleAction::Errno(_) => return Ruling::Goes,
         };
         self.hold = Some(hold);
         Ruling::Held

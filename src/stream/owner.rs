@@ -41,7 +41,10 @@ use kernel_ext::{
 
 use crate::{
     abi::wr::WcOrigin,
-    device::Device,
+    device::{
+        inject::VerbCaller,
+        Device, //
+    },
     mem::{
         mr::{
             window::Bind,
@@ -250,6 +253,19 @@ impl QpShared {
             qp: self.serial,
             // CAST: only the bits of an `Access` are stored.
             rights: Access::from_bits(self.rights.load(Relaxed) as u8),
+        }
+    }
+
+    /// Returns the name of the process that made the queue pair; [`None`] for a kernel consumer.
+    pub(crate) fn process_name(&self) -> Option<[u8; COMM_LEN]> {
+        self.user.then_some(self.comm)
+    }
+
+    /// Returns who calls a verb of the queue pair.
+    pub(crate) fn caller(&self) -> VerbCaller {
+        VerbCaller::Qp {
+            number: self.number,
+            comm: self.process_name(),
         }
     }
 

@@ -14,7 +14,6 @@ use kernel_ext::trace::{
     FpduIn,
     MessageOut,
     ReceiveWait,
-    RequestInjected,
     StrictFinding,
     TerminateSeen,
     Text,
@@ -133,19 +132,6 @@ impl QpShared {
                 dev: self.device.name(),
                 qpn: self.number,
                 begins,
-            });
-        }
-    }
-
-    /// The rule at a place lets the request `wr_id` fail.
-    pub(super) fn trace_injected(&self, wr_id: u64, place: usize) {
-        if RequestInjected::is_enabled() {
-            RequestInjected::record(move || RequestInjected {
-                dev: self.device.name(),
-                qpn: self.number,
-                wr_id,
-                // CAST: there are few rules.
-                rule: place as u32,
             });
         }
     }

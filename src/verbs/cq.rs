@@ -2,6 +2,7 @@
 
 //! Completion queues.
 
+use iwarp::inject::Verb;
 use kernel::{
     prelude::*,
     sync::ArcBorrow, //
@@ -18,7 +19,8 @@ use kernel_ext::{
         restrack::Details,
         types::{
             NotifyOn,
-            NotifyRequest, //
+            NotifyRequest,
+            Owner, //
         },
         udata::Udata,
         wr::WcSink, //
@@ -33,7 +35,10 @@ use crate::{
         },
         wr::empty_ring, //
     },
-    device::MAX_CQE,
+    device::{
+        inject::VerbCaller,
+        MAX_CQE, //
+    },
     queue::cq::{
         Cq,
         CqStorage, //
@@ -50,6 +55,7 @@ impl CqOps for Cq {
         init: CqInit<Riwarp>,
         udata: &mut Udata<'_>,
     ) -> Result<CqCreated<Self>> {
+        dev.ask_for_verb(Verb::CreateCq, || VerbCaller::Owner(init.owner))?;
         if init.flags != 0 {
             return Err(EOPNOTSUPP);
         }
@@ -71,6 +77,8 @@ impl CqOps for Cq {
     }
 
     fn resize(&self, entries: u32, udata: &mut Udata<'_>) -> Result<u32> {
+        self.device()
+            .ask_for_verb(Verb::ResizeUserCq, || VerbCaller::Owner(Owner::User))?;
         check_size(entries)?;
         self.move_to_new_ring(entries, udata)
     }

@@ -2,6 +2,7 @@
 
 //! Memory regions.
 
+use iwarp::inject::Verb;
 use kernel::{
     prelude::*,
     sync::ArcBorrow, //
@@ -23,7 +24,8 @@ use kernel_ext::{
         restrack::Details,
         types::{
             AccessFlags,
-            KernelOwned, //
+            KernelOwned,
+            Owner, //
         },
         udata::Udata, //
     }, //
@@ -31,6 +33,7 @@ use kernel_ext::{
 
 use crate::{
     abi,
+    device::inject::VerbCaller,
     mem::{
         mr::{
             registration::Mr,
@@ -49,6 +52,7 @@ impl MrOps for Mr {
         request: &RegUserMr<'_>,
         udata: &mut Udata<'_>,
     ) -> Result<MrCreated<Self>> {
+        ask_for_user(&pd, Verb::RegUserMr)?;
         let abi = pd.device().abi();
         let key = abi::user::asked_key(abi, udata)?;
         let created = Self::register_user(pd, request, key)?;
@@ -60,6 +64,7 @@ impl MrOps for Mr {
         pd: ArcBorrow<'_, Pd>,
         request: &RegDmaBufMr<'_>,
     ) -> Result<MrCreated<Self>> {
+        ask_for_user(&pd, Verb::RegUserMrDmabuf)?;
         Self::register_dma_buf(pd, request)
     }
 
@@ -68,10 +73,12 @@ impl MrOps for Mr {
         pd: ArcBorrow<'_, Pd>,
         request: &ReregUserMr<'_>,
     ) -> Result<MrCreated<Self>> {
+        ask_for_user(&pd, Verb::ReregUserMr)?;
         self.reregister(pd, request)
     }
 
     fn advise(pd: ArcBorrow<'_, Pd>, advice: Advice<'_>) -> Result {
+        ask_for_user(&pd, Verb::AdviseMr)?;
         crate::odp::mr::advise(pd, advice)
     }
 
@@ -80,6 +87,8 @@ impl MrOps for Mr {
         proof: KernelOwned<'_>,
         access: AccessFlags,
     ) -> Result<MrCreated<Self>> {
+        pd.device()
+            .ask_for_verb(Verb::GetDmaMr, || VerbCaller::Owner(Owner::Kernel))?;
         Self::dma(pd, proof, access)
     }
 
@@ -89,6 +98,8 @@ impl MrOps for Mr {
         shape: Shape,
         max_pages: u32,
     ) -> Result<MrCreated<Self>> {
+        pd.device()
+            .ask_for_verb(Verb::AllocMr, || VerbCaller::Owner(Owner::Kernel))?;
         Self::fast_reg(pd, proof, shape, max_pages)
     }
 
@@ -113,4 +124,14 @@ impl MrOps for Mr {
         details.flags(c"access", state.access.bits())?;
         details.number(c"windows", state.windows)
     }
+}
+
+/// Asks the rules about a verb of the current process.
+///
+/// # Errors
+///
+/// The one of a rule.
+fn ask_for_user(pd: &Pd, verb: Verb) -> Result {
+    pd.device()
+        .ask_for_verb(verb, || VerbCaller::Owner(Owner::User))
 }

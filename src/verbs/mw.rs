@@ -2,6 +2,7 @@
 
 //! Memory windows.
 
+use iwarp::inject::Verb;
 use kernel::{
     prelude::*,
     sync::ArcBorrow, //
@@ -11,10 +12,14 @@ use kernel_ext::rdma::{
         MwCreated,
         MwOps, //
     },
-    types::MwType, //
+    types::{
+        MwType,
+        Owner, //
+    }, //
 };
 
 use crate::{
+    device::inject::VerbCaller,
     mem::{
         mr::registration::Mw,
         pd::Pd, //
@@ -26,6 +31,8 @@ impl MwOps for Mw {
     type Driver = Riwarp;
 
     fn alloc(pd: ArcBorrow<'_, Pd>, kind: MwType) -> Result<MwCreated<Self>> {
+        pd.device()
+            .ask_for_verb(Verb::AllocMw, || VerbCaller::Owner(Owner::User))?;
         let mw = Self::new(&pd, kind)?;
         Ok(MwCreated {
             rkey: mw.stag().raw(),

@@ -2,6 +2,7 @@
 
 //! Protection domains.
 
+use iwarp::inject::Verb;
 use kernel::{
     prelude::*,
     sync::{
@@ -9,9 +10,13 @@ use kernel::{
         ArcBorrow, //
     }, //
 };
-use kernel_ext::rdma::ops::PdOps;
+use kernel_ext::rdma::{
+    ops::PdOps,
+    types::Owner, //
+};
 
 use crate::{
+    device::inject::VerbCaller,
     mem::pd::Pd,
     verbs::{
         device::RdmaDevice,
@@ -27,6 +32,9 @@ impl PdOps for Pd {
         dev: ArcBorrow<'_, RdmaDevice>,
         context: Option<ArcBorrow<'_, UContext>>,
     ) -> Result<Arc<Self>> {
+        dev.ask_for_verb(Verb::AllocPd, || {
+            VerbCaller::Owner(context.map_or(Owner::Kernel, |_| Owner::User))
+        })?;
         let paging = context.map(|context| context.paging.clone());
         Self::new(dev.regions.clone(), paging)
     }

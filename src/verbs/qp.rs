@@ -2,7 +2,10 @@
 
 //! Queue pairs.
 
-use iwarp::lifecycle::QpPhase;
+use iwarp::{
+    inject::Verb,
+    lifecycle::QpPhase, //
+};
 use kernel::{
     prelude::*,
     sync::{
@@ -24,6 +27,7 @@ use kernel_ext::{
         types::{
             QpAttr,
             QpAttrMask,
+            QpState,
             QpType,
             SignalPolicy, //
         },
@@ -32,7 +36,8 @@ use kernel_ext::{
             RecvWrs,
             SendWrs, //
         }, //
-    }, //
+    },
+    static_key, //
 };
 
 use crate::{
@@ -45,6 +50,7 @@ use crate::{
     },
     cm::endpoint,
     device::{
+        inject::VerbCaller,
         Resource,
         MAX_QP_WR, //
     },
@@ -64,6 +70,7 @@ use crate::{
             StreamEnd, //
         },
         owner::{
+            QpShared,
             Receives, //
         }, //
     },
@@ -80,6 +87,7 @@ impl QpOps for Qp {
         init: QpInit<Riwarp>,
         udata: &mut Udata<'_>,
     ) -> Result<QpCreated<Self>> {
+        dev.ask_for_verb(Verb::CreateQp, || VerbCaller::Owner(init.owner))?;
         if init.qp_type != QpType::Rc || init.create_flags != 0 {
             return Err(EOPNOTSUPP);
         }
@@ -166,6 +174,15 @@ impl QpOps for Qp {
         attr: &QpAttr,
         mask: QpAttrMask,
     ) -> Result {
+        let ends = mask.contains(QpAttrMask::STATE)
+            && matches!(
+                attr.qp_state,
+                QpState::Reset | QpState::Sqd | QpState::Sqe | QpState::Err
+            );
+        // The connection manager and consumers end connections by these.
+        if !ends {
+            dev.ask_for_verb(Verb::ModifyQp, || qp.shared.caller())?;
+        }
         endpoint::modify(&dev.cm, &qp.into(), attr, mask)
     }
 
@@ -185,10 +202,12 @@ impl QpOps for Qp {
             self.doorbell();
             return Ok(());
         }
+        ask_for_post(&self.shared, Verb::PostSend)?;
         post_list(self, wrs)
     }
 
     fn post_recv(self: ArcBorrow<'_, Self>, wrs: &mut RecvWrs<'_>) -> Result {
+        ask_for_post(&self.shared, Verb::PostRecv)?;
         let queue = self.own_receives().ok_or(EINVAL)?;
         let mut awaited = false;
         let result = wrs.try_for_each(|wr| {
@@ -225,6 +244,20 @@ impl QpOps for Qp {
         };
         details.number(c"fault", fault)
     }
+}
+
+/// Asks the rules about what a kernel consumer posts. Not to a queue pair in error, which consumers
+/// drain by posting.
+///
+/// # Errors
+///
+/// The one of a rule.
+#[inline]
+fn ask_for_post(qp: &QpShared, verb: Verb) -> Result {
+    if static_key::is_on() && qp.phase() != QpPhase::Error {
+        qp.device.ask_for_verb(verb, || qp.caller())?;
+    }
+    Ok(())
 }
 
 /// Posts the list of a kernel consumer.

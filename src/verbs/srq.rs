@@ -2,6 +2,7 @@
 
 //! Shared receive queues.
 
+use iwarp::inject::Verb;
 use kernel::{
     prelude::*,
     sync::ArcBorrow, //
@@ -16,6 +17,7 @@ use kernel_ext::{
         },
         restrack::Details,
         types::{
+            Owner,
             SrqAttr,
             SrqAttrMask, //
         },
@@ -33,6 +35,7 @@ use crate::{
         }, //
     },
     device::{
+        inject::VerbCaller,
         Resource,
         MAX_SRQ_WR, //
     },
@@ -49,6 +52,7 @@ impl SrqOps for Srq {
         init: SrqInit<Riwarp>,
         udata: &mut Udata<'_>,
     ) -> Result<SrqCreated<Self>> {
+        dev.ask_for_verb(Verb::CreateSrq, || VerbCaller::Owner(init.owner))?;
         if init.srq_type != 0 {
             return Err(EOPNOTSUPP);
         }
@@ -84,6 +88,8 @@ impl SrqOps for Srq {
     }
 
     fn modify(&self, attr: &SrqAttr, mask: SrqAttrMask, udata: &mut Udata<'_>) -> Result {
+        self.device()
+            .ask_for_verb(Verb::ModifySrq, || VerbCaller::Owner(udata.owner()))?;
         let known = SrqAttrMask::MAX_WR.union(SrqAttrMask::LIMIT);
         if mask.without(known) != SrqAttrMask::empty() {
             return Err(EINVAL);
@@ -110,6 +116,8 @@ impl SrqOps for Srq {
     }
 
     fn post_recv(&self, wrs: &mut RecvWrs<'_>) -> Result {
+        self.device()
+            .ask_for_verb(Verb::PostSrqRecv, || VerbCaller::Owner(Owner::Kernel))?;
         let mut awaited = false;
         let result = wrs.try_for_each(|wr| {
             awaited |= self.queue().post(|recv| abi::kernel::recv(&wr, recv))?;

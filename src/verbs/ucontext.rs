@@ -2,6 +2,7 @@
 
 //! The context of a process.
 
+use iwarp::inject::Verb;
 use kernel::{
     prelude::*,
     sync::{
@@ -11,12 +12,14 @@ use kernel::{
 };
 use kernel_ext::rdma::{
     ops::UContextOps,
+    types::Owner,
     udata::Udata, //
 };
 
 use crate::{
     abi,
     device::{
+        inject::VerbCaller,
         paging::ContextPaging,
         Device, //
     },
@@ -37,6 +40,7 @@ impl UContextOps for UContext {
     type Driver = Riwarp;
 
     fn alloc(dev: ArcBorrow<'_, RdmaDevice>, udata: &mut Udata<'_>) -> Result<Arc<Self>> {
+        dev.ask_for_verb(Verb::AllocUcontext, || VerbCaller::Owner(Owner::User))?;
         let context = Self {
             paging: ContextPaging::new(&dev.paging, &dev.queues)?,
             waits: ReceiveWaits::new(&dev.queues, true)?,

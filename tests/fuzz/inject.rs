@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The rules by which requests and messages fail: their text, and what they hit.
+//! The rules by which requests, messages and verbs fail: their text, and what they hit.
 
 use iwarp::inject::{
     Mistake,
@@ -8,7 +8,9 @@ use iwarp::inject::{
     Point,
     Rule,
     RuleCounts,
+    StreamSubject,
     Subject,
+    Verb,
     COMM_LEN,
     MAX_LINE,
     MAX_RULES, //
@@ -17,7 +19,7 @@ use iwarp::inject::{
 use crate::source::Source;
 
 /// Parses the lines before the first zero octet as rules, and asks those that are rules about the
-/// requests and messages that the octets behind it choose.
+/// requests, messages and calls that the octets behind it choose.
 pub fn run(octets: &[u8]) {
     let end = octets.iter().position(|octet| *octet == 0);
     let (text, choices) = octets.split_at(end.unwrap_or(octets.len()));
@@ -47,12 +49,18 @@ pub fn run(octets: &[u8]) {
 fn subject(source: &mut Source<'_>) -> Subject {
     let mut comm = [0; COMM_LEN];
     comm[0] = b'a' + (source.u8() % 3);
-    Subject {
-        point: source.choose(&[Point::Send, Point::Receive, Point::Complete]),
-        qp: u32::from(source.u8() % 4),
+    let points = [
+        Point::Send,
+        Point::Receive,
+        Point::Complete,
+        Point::Verb(Verb::CreateQp),
+        Point::Verb(Verb::ModifyQp),
+        Point::Verb(Verb::PostSend),
+    ];
+    let point = source.choose(&points);
+    let stream = StreamSubject {
         ports: (1, 4420),
         peer: source.choose(&["10.0.0.2".parse().unwrap(), "::1".parse().unwrap()]),
-        comm: source.choose(&[None, Some(comm)]),
         operation: source.choose(&[
             Operation::Send,
             Operation::Write,
@@ -60,6 +68,12 @@ fn subject(source: &mut Source<'_>) -> Subject {
             Operation::Atomic,
         ]),
         len: u32::from(source.u8() % 2),
+    };
+    Subject {
+        point,
+        qp: (point != Point::Verb(Verb::CreateQp)).then(|| u32::from(source.u8() % 4)),
+        comm: source.choose(&[None, Some(comm)]),
+        stream: (!matches!(point, Point::Verb(_))).then_some(stream),
     }
 }
 

@@ -4,19 +4,36 @@
 
 use iwarp::fault::ErrorCode;
 use iwarp::inject::{
-    Corruption, Mistake, Operation, Point, Rule, RuleAction, RuleCounts, StatusEnd, Subject,
-    MAX_LINE, MAX_RULES,
+    Corruption, Mistake, Operation, Point, Rule, RuleAction, RuleCounts, StatusEnd, StreamSubject,
+    Subject, Verb, MAX_LINE, MAX_RULES,
 };
 
+fn stream() -> StreamSubject {
+    StreamSubject {
+        ports: (40000, 4420),
+        peer: "10.0.0.2".parse().unwrap(),
+        operation: Operation::Write,
+        len: 64,
+    }
+}
+
+/// A request.
 fn subject() -> Subject {
     Subject {
         point: Point::Send,
-        qp: 17,
-        ports: (40000, 4420),
-        peer: "10.0.0.2".parse().unwrap(),
+        qp: Some(17),
         comm: Some(*b"ib_write_bw\0\0\0\0\0"),
-        operation: Operation::Write,
-        len: 64,
+        stream: Some(stream()),
+    }
+}
+
+fn with_operation(operation: Operation, subject: Subject) -> Subject {
+    Subject {
+        stream: Some(StreamSubject {
+            operation,
+            ..stream()
+        }),
+        ..subject
     }
 }
 
@@ -24,7 +41,16 @@ fn subject() -> Subject {
 fn arrived() -> Subject {
     Subject {
         point: Point::Receive,
-        operation: Operation::Send,
+        ..with_operation(Operation::Send, subject())
+    }
+}
+
+/// A call of a verb by a process.
+fn call(verb: Verb, qp: Option<u32>) -> Subject {
+    Subject {
+        point: Point::Verb(verb),
+        qp,
+        stream: None,
         ..subject()
     }
 }
@@ -90,8 +116,11 @@ fn a_rule_is_about_what_its_words_say() {
         );
     }
     let v6 = Subject {
-        peer: "fd00::2".parse().unwrap(),
-        operation: Operation::Atomic,
+        stream: Some(StreamSubject {
+            peer: "fd00::2".parse().unwrap(),
+            operation: Operation::Atomic,
+            ..stream()
+        }),
         ..subject()
     };
     assert_eq!(
@@ -111,10 +140,7 @@ fn messages_of_the_peer_are_counted_by_rules_of_their_own() {
     assert!(about("on=recv do=fin", &arrived()));
     assert!(!about("do=fin", &arrived()) && !about("on=recv do=fin", &subject()));
     // What takes a receive.
-    let write = Subject {
-        operation: Operation::Write,
-        ..arrived()
-    };
+    let write = with_operation(Operation::Write, arrived());
     for line in ["on=recv do=no-receive", "on=recv do=status=LOC_LEN_ERR"] {
         assert!(about(line, &arrived()) && !about(line, &write), "{line}");
     }
@@ -130,10 +156,59 @@ fn messages_of_the_peer_are_counted_by_rules_of_their_own() {
 }
 
 #[test]
+fn calls_of_a_verb_are_counted_on_all_of_the_device() {
+    let rules = [rule("on=create_qp nth=2 do=errno=ENOMEM")];
+    let made = call(Verb::CreateQp, None);
+    assert_eq!(
+        hits(&rules, &call(Verb::CreateCq, None), 3)
+            .into_iter()
+            .chain(hits(&rules, &subject(), 3))
+            .count(),
+        0
+    );
+    let mut device = RuleCounts::default();
+    // What a stream counts is not asked for.
+    let mut hit = || RuleCounts::default().count(&mut device, &rules, &made);
+    assert_eq!(hit(), None);
+    assert_eq!(hit(), Some((0, RuleAction::Errno(12))));
+    assert_eq!(hit(), None);
+}
+
+#[test]
+fn a_call_is_one_of_a_process_and_of_a_queue_pair() {
+    let about = |line: &str, subject: &Subject| !hits(&[rule(line)], subject, 1).is_empty();
+    let kernel = |subject| Subject {
+        comm: None,
+        ..subject
+    };
+    let made = call(Verb::CreateCq, None);
+    for (line, by_process, by_kernel) in [
+        ("on=create_cq do=errno=EIO", true, true),
+        ("on=create_cq comm=ib_write_bw do=errno=EIO", true, false),
+        ("on=create_cq comm=ib_read_bw do=errno=EIO", false, false),
+    ] {
+        assert_eq!(about(line, &made), by_process, "{line}");
+        assert_eq!(about(line, &kernel(made)), by_kernel, "{line}");
+    }
+    let changed = call(Verb::ModifyQp, Some(17));
+    assert!(about("on=modify_qp qp=17 do=errno=EIO", &changed));
+    assert!(!about("on=modify_qp qp=18 do=errno=EIO", &changed));
+    for verb in [Verb::PostSend, Verb::PostRecv] {
+        let posted = call(verb, Some(17));
+        let name = match verb {
+            Verb::PostSend => "post_send",
+            _ => "post_recv",
+        };
+        let line = format!("on={name} qp=17 kernel=yes do=errno=EIO");
+        assert!(about(&line, &kernel(posted)) && !about(&line, &posted));
+    }
+}
+
+#[test]
 fn only_a_payload_of_a_process_is_corrupted_unless_a_rule_says_so() {
     let about = |line: &str, subject: &Subject| !hits(&[rule(line)], subject, 1).is_empty();
     let empty = Subject {
-        len: 0,
+        stream: Some(StreamSubject { len: 0, ..stream() }),
         ..subject()
     };
     let kernel = Subject {
@@ -169,10 +244,7 @@ fn the_scope_says_what_is_counted_together() {
 fn only_requests_that_it_is_about_count() {
     let rules = [rule("op=send nth=2 do=fin")];
     let [mut counts, mut device] = [RuleCounts::default(); 2];
-    let send = Subject {
-        operation: Operation::Send,
-        ..subject()
-    };
+    let send = with_operation(Operation::Send, subject());
     for (subject, hit) in [
         (subject(), false),
         (send, false),
@@ -272,6 +344,13 @@ fn actions_are_read() {
             "{line}"
         );
     }
+    for (line, errno) in [
+        ("on=create_qp do=errno=EPERM", 1),
+        ("on=modify_qp scope=device do=errno=ENOMEM", 12),
+        ("on=post_send kernel=yes do=errno=EHOSTUNREACH", 113),
+    ] {
+        assert_eq!(action(line), RuleAction::Errno(errno), "{line}");
+    }
 }
 
 #[test]
@@ -350,6 +429,52 @@ fn mistakes_name_the_word() {
             Mistake::Value("do=terminate=0x21203"),
         ),
         ("do=terminate=5", Mistake::Value("do=terminate=5")),
+        (
+            "on=destroy_qp do=errno=EIO",
+            Mistake::Value("on=destroy_qp"),
+        ),
+        ("on=alloc_pd do=errno=12", Mistake::Value("do=errno=12")),
+        (
+            "on=alloc_pd do=errno=ENOENTRY",
+            Mistake::Value("do=errno=ENOENTRY"),
+        ),
+        ("do=errno=EIO", Mistake::Conflict("on")),
+        ("on=recv do=errno=EIO", Mistake::Conflict("on")),
+        ("on=complete do=errno=EIO", Mistake::Conflict("on")),
+        ("on=create_qp do=reset", Mistake::Conflict("on")),
+        ("on=create_qp do=delay=1s", Mistake::Conflict("on")),
+        ("on=create_qp do=silent", Mistake::Conflict("on")),
+        ("on=create_qp do=corrupt", Mistake::Conflict("on")),
+        ("on=create_qp do=no-receive", Mistake::Conflict("on")),
+        (
+            "on=create_qp do=status=GENERAL_ERR",
+            Mistake::Conflict("on"),
+        ),
+        ("on=create_qp qp=1 do=errno=EIO", Mistake::Conflict("qp")),
+        (
+            "on=create_qp port=1 do=errno=EIO",
+            Mistake::Conflict("port"),
+        ),
+        (
+            "on=create_qp peer=::1 do=errno=EIO",
+            Mistake::Conflict("peer"),
+        ),
+        ("on=create_qp op=send do=errno=EIO", Mistake::Conflict("op")),
+        (
+            "on=create_qp scope=stream do=errno=EIO",
+            Mistake::Conflict("scope"),
+        ),
+        (
+            "on=create_qp kernel=yes do=errno=EIO",
+            Mistake::Conflict("kernel"),
+        ),
+        ("on=post_send do=errno=EIO", Mistake::PostOfProcess),
+        ("on=post_recv do=errno=EIO", Mistake::PostOfProcess),
+        ("on=post_srq_recv do=errno=EIO", Mistake::PostOfProcess),
+        (
+            "on=post_send kernel=yes comm=x do=errno=EIO",
+            Mistake::Conflict("comm"),
+        ),
         ("qp=1 qp=2 do=reset", Mistake::Conflict("qp=2")),
         ("do=reset do=fin", Mistake::Conflict("do=fin")),
         ("nth=1 every=2 do=reset", Mistake::Conflict("every=2")),
@@ -412,7 +537,7 @@ fn any_text_is_a_rule_or_a_mistake() {
         };
         if let Ok(rule) = Rule::parse(text) {
             let [mut stream, mut device] = [RuleCounts::default(); 2];
-            for subject in [subject(), arrived(), subject()] {
+            for subject in [subject(), arrived(), call(Verb::PostSend, None)] {
                 stream.count(&mut device, &[rule], &subject);
             }
         }
@@ -439,7 +564,10 @@ fn any_text_is_a_rule_or_a_mistake() {
         "do=rate=18446744073G",
         "do=corrupt",
         "do=no-receive",
+        "do=errno=ENOMEM",
         "on=recv",
+        "on=create_qp",
+        "on=post_send",
         "comm=0123456789abcde",
         "scope=device",
         "kernel=yes",

@@ -1175,6 +1175,25 @@ void dmabuf_free(struct dmabuf *b)
 	munmap(b->buf, b->len);
 }
 
+int advise(struct ibv_pd *pd, uint32_t advice, uint32_t flags, const void *addr, uint32_t len,
+	   uint32_t lkey)
+{
+	/* Longer than what fits into the attribute itself, in the kernel's layout. */
+	struct {
+		uint64_t addr;
+		uint32_t length, lkey;
+	} sge = { (uintptr_t)addr, len, lkey };
+	struct ib_uverbs_attr attrs[] = {
+		given(UVERBS_ATTR_ADVISE_MR_PD_HANDLE, pd->handle, 0),
+		given(UVERBS_ATTR_ADVISE_MR_ADVICE, advice, 8),
+		given(UVERBS_ATTR_ADVISE_MR_FLAGS, flags, 4),
+		given(UVERBS_ATTR_ADVISE_MR_SGE_LIST, (uintptr_t)&sge, sizeof(sge)),
+	};
+
+	return method(pd->context, UVERBS_OBJECT_MR, UVERBS_METHOD_ADVISE_MR, attrs,
+		      ARRAY_SIZE(attrs));
+}
+
 int dmabuf_reg(struct ibv_mr **out, struct ibv_pd *pd, int fd, uint64_t offset, uint64_t len,
 	       uint64_t iova, uint32_t access)
 {

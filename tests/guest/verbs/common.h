@@ -290,6 +290,9 @@ int ring_doorbell(struct ibv_qp *qp);
  * those of the region.
  */
 int rereg(struct ibv_mr *mr, uint32_t flags, struct ibv_pd *pd, void *addr, size_t len, int access);
+/* As ibv_advise_mr for a range of one region; neither library has it. Returns an errno. */
+int advise(struct ibv_pd *pd, uint32_t advice, uint32_t flags, const void *addr, uint32_t len,
+	   uint32_t lkey);
 /*
  * Calls a method of the device's newer interface, without the library; returns an errno. `attrs`
  * are sent as they are and hold the answer afterwards; at most 16.

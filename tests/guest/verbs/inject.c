@@ -6,44 +6,14 @@
 
 #include "common.h"
 #include "modify.h"
+#include "rules.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdarg.h>
 
 #define LEN 4096
 
 static struct region local, remote;
-static char file[128];
 static bool rxe;
-
-static bool takes(const char *text)
-{
-	return device_takes(test_context(), "inject", text);
-}
-
-/* Writes rules in place of those there were. */
-static bool rules(const char *format, ...)
-{
-	char text[1024] = "clear\n";
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(text + 6, sizeof(text) - 6, format, args);
-	va_end(args);
-	return takes(text);
-}
-
-static const char *shown(void)
-{
-	static char text[4096];
-	int fd = open(file, O_RDONLY);
-	ssize_t len = read(fd, text, sizeof(text) - 1);
-
-	close(fd);
-	text[len > 0 ? len : 0] = 0;
-	return text;
-}
 
 static bool prepare(struct pair *p)
 {
@@ -119,7 +89,7 @@ static void each_status_of_pair(struct pair *p)
 	if (rxe)
 		check(wc.vendor_err == status->peer, "%s: the peer's vendor_err is %#x", status->name,
 		      wc.vendor_err);
-	check(strstr(shown(), "hits=1"), "%s", shown());
+	check(strstr(shown_rules(), "hits=1"), "%s", shown_rules());
 	hits = device_counter(p->a.id->verbs, "injected") - hits;
 	check(hits == 1, "the counter has grown by %ld", hits);
 	others_work(p);
@@ -207,9 +177,9 @@ PAIR_CASE(only_what_a_rule_is_about_counts, 0)
 		must(post(p, id % 2 ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, id));
 		must(expect_wc(p->a.send_cq, &wc, id, id == 5 ? IBV_WC_REM_ACCESS_ERR : IBV_WC_SUCCESS));
 	}
-	check(strstr(shown(), "op=read nth=3 do=status=REM_ACCESS_ERR hits=1\n") &&
-		      strstr(shown(), "op=write do=reset hits=0\n"),
-	      "%s", shown());
+	check(strstr(shown_rules(), "op=read nth=3 do=status=REM_ACCESS_ERR hits=1\n") &&
+		      strstr(shown_rules(), "op=write do=reset hits=0\n"),
+	      "%s", shown_rules());
 	must(rules(""));
 }
 
@@ -226,7 +196,7 @@ PAIR_CASE(each_stream_counts_by_itself, 0)
 	}
 	/* Of another stream fewer have been counted. */
 	others_work(p);
-	check(strstr(shown(), "hits=1\n"), "%s", shown());
+	check(strstr(shown_rules(), "hits=1\n"), "%s", shown_rules());
 	must(rules(""));
 }
 
@@ -274,7 +244,7 @@ PAIR_CASE(delayed_request_is_late_and_those_behind_it, 0)
 	must(all_done(p->a.send_cq, 1, 3));
 	check(now_ms() - begun >= HELD, "it took %d ms", (int)(now_ms() - begun));
 	/* Once. */
-	check(strstr(shown(), "hits=1\n"), "%s", shown());
+	check(strstr(shown_rules(), "hits=1\n"), "%s", shown_rules());
 	must(post(p, IBV_WR_RDMA_READ, 4) && all_done(p->a.send_cq, 4, 4));
 	others_work(p);
 	must(rules(""));
@@ -396,7 +366,7 @@ PAIR_CASE(completion_is_late_and_those_behind_it, 0)
 	begun = now_ms();
 	must(send_all(p, 3) && all_done(p->b.recv_cq, 1, 3) && all_done(p->a.send_cq, 1, 3));
 	check(now_ms() - begun >= HELD, "it took %d ms", (int)(now_ms() - begun));
-	check(strstr(shown(), "hits=1\n"), "%s", shown());
+	check(strstr(shown_rules(), "hits=1\n"), "%s", shown_rules());
 	/* A Read as well. */
 	must(rules("qp=%u on=complete op=read do=delay=%dms", p->a.qp->qp_num, HELD));
 	begun = now_ms();
@@ -489,7 +459,7 @@ PAIR_CASE(delayed_message_is_late_and_those_behind_it, 0)
 	begun = now_ms();
 	must(send_all(p, 3) && all_done(p->b.recv_cq, 1, 3) && all_done(p->a.send_cq, 1, 3));
 	check(now_ms() - begun >= HELD, "it took %d ms", (int)(now_ms() - begun));
-	check(strstr(shown(), "hits=1\n"), "%s", shown());
+	check(strstr(shown_rules(), "hits=1\n"), "%s", shown_rules());
 	others_work(p);
 	must(rules(""));
 }
@@ -601,8 +571,8 @@ PAIR_CASE(rules_of_a_process_count_for_the_device, 0)
 	must(expect_wc(p->b.send_cq, &wc, 7, IBV_WC_SUCCESS));
 	must(post(p, IBV_WR_RDMA_WRITE, 1) && expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS));
 	must(post(p, IBV_WR_RDMA_WRITE, 2) && expect_wc(p->a.send_cq, &wc, 2, IBV_WC_GENERAL_ERR));
-	check(strstr(shown(), "do=reset hits=0\n") && strstr(shown(), "GENERAL_ERR hits=1\n"), "%s",
-	      shown());
+	check(strstr(shown_rules(), "do=reset hits=0\n") && strstr(shown_rules(), "GENERAL_ERR hits=1\n"), "%s",
+	      shown_rules());
 	must(rules(""));
 }
 
@@ -611,32 +581,33 @@ static void bad_rules_change_nothing(void)
 	static const char *const bad[] = {
 		"do=explode", "nth=0 do=reset", "qp=1", "qp=1 qp=2 do=fin", "nth=1 do=fin\nx do=fin",
 		"do=status=WR_FLUSH_ERR", "do=delay=5", "do=no-receive", "on=recv do=corrupt",
+		"do=errno=EIO", "on=create_qp do=reset", "on=post_send do=errno=EIO",
 	};
 	char many[15 * 8 + 1] = "";
 
 	must(rules("qp=1 do=reset\nport=4420 p=0.5 seed=7 do=fin"));
 	for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
-		check(!takes(bad[i]) && errno == EINVAL, "%s", bad[i]);
+		check(!takes_rules(bad[i]) && errno == EINVAL, "%s", bad[i]);
 	/* Beside the two. */
 	for (int i = 0; i < 15; i++)
 		strcat(many, "do=fin\n");
-	check(!takes(many) && errno == ENOSPC, "17 rules: %s", strerror(errno));
-	check(!strcmp(shown(), "qp=1 do=reset hits=0\nport=4420 p=0.5 seed=7 do=fin hits=0\n"), "%s",
-	      shown());
+	check(!takes_rules(many) && errno == ENOSPC, "17 rules: %s", strerror(errno));
+	check(!strcmp(shown_rules(), "qp=1 do=reset hits=0\nport=4420 p=0.5 seed=7 do=fin hits=0\n"), "%s",
+	      shown_rules());
 	/* Lines are added, and comments are none. */
-	must(takes("# another one\n\npeer=::1 do=fin"));
-	check(!strcmp(shown(), "qp=1 do=reset hits=0\nport=4420 p=0.5 seed=7 do=fin hits=0\n"
+	must(takes_rules("# another one\n\npeer=::1 do=fin"));
+	check(!strcmp(shown_rules(), "qp=1 do=reset hits=0\nport=4420 p=0.5 seed=7 do=fin hits=0\n"
 			       "peer=::1 do=fin hits=0\n"),
-	      "%s", shown());
+	      "%s", shown_rules());
 	must(rules(""));
-	check(!strcmp(shown(), "\n"), "%s", shown());
+	check(!strcmp(shown_rules(), "\n"), "%s", shown_rules());
 }
 
 /* The file's mode would permit it. */
 static void without_capability_no_rules(void)
 {
 	must(needs_net_admin(test_context(), "inject", "do=reset"));
-	check(!strcmp(shown(), "\n"), "%s", shown());
+	check(!strcmp(shown_rules(), "\n"), "%s", shown_rules());
 }
 
 int main(int argc, char **argv)
@@ -644,8 +615,6 @@ int main(int argc, char **argv)
 	test_begin(argc, argv);
 	if (!test_context())
 		return test_cannot_start();
-	snprintf(file, sizeof(file), "/sys/class/infiniband/%s/inject",
-		 ibv_get_device_name(test_context()->device));
 	rxe = has_extensions();
 	RUN(each_status);
 	RUN(quiet_status_is_not_seen_by_the_peer);

@@ -105,25 +105,6 @@ static long kilobytes(const char *name)
 	return value;
 }
 
-static int advise(struct ibv_pd *pd, uint32_t advice, uint32_t flags, const void *addr, uint32_t len,
-		  uint32_t lkey)
-{
-	/* Longer than what fits into the attribute itself, in the kernel's layout. */
-	struct {
-		uint64_t addr;
-		uint32_t length, lkey;
-	} sge = { (uintptr_t)addr, len, lkey };
-	struct ib_uverbs_attr attrs[] = {
-		given(UVERBS_ATTR_ADVISE_MR_PD_HANDLE, pd->handle, 0),
-		given(UVERBS_ATTR_ADVISE_MR_ADVICE, advice, 8),
-		given(UVERBS_ATTR_ADVISE_MR_FLAGS, flags, 4),
-		given(UVERBS_ATTR_ADVISE_MR_SGE_LIST, (uintptr_t)&sge, sizeof(sge)),
-	};
-
-	return method(pd->context, UVERBS_OBJECT_MR, UVERBS_METHOD_ADVISE_MR, attrs,
-		      ARRAY_SIZE(attrs));
-}
-
 #define READ IBV_ADVISE_MR_ADVICE_PREFETCH
 #define WRITE IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE
 #define NO_FAULT IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* The file `inject` of the device under test. */
+#ifndef RIWARP_TESTS_RULES_H
+#define RIWARP_TESTS_RULES_H
+
+#include "common.h"
+
+/* Returns whether the device adds these lines to its rules; errno says why not. */
+bool takes_rules(const char *text);
+/* Writes rules in place of those there were. */
+bool rules(const char *format, ...);
+/* Returns what the file shows, until the next call. */
+const char *shown_rules(void);
+
+#endif
