@@ -547,6 +547,13 @@ impl Device {
         }
     }
 
+    /// Raises an event of the port or the device; nothing else changes.
+    ///
+    /// Context: any.
+    pub(crate) fn raise(&self, event: PortEvent) {
+        self.link.event(event, PORT);
+    }
+
     /// Reports that the addresses of the interface changed.
     ///
     /// Context: any.

@@ -12,16 +12,21 @@
 //! ```
 //!
 //! where ACTION is `status=S [vendor=N] [quiet]`, `terminate=0x1LTCC`, `reset`, `fin`, `silent`,
-//! `delay=T`, `rate=R`, `corrupt [kernel=yes]`, `corrupt=crc [kernel=yes]`, `no-receive` or, of a
-//! verb, `errno=E`. The words of the first line say what the rule is about: requests before they
+//! `delay=T`, `rate=R`, `corrupt [kernel=yes]`, `corrupt=crc [kernel=yes]`, `no-receive`, `event=EVENT`
+//! or, of a verb, `errno=E`. The words of the first line say what the rule is about: requests before they
 //! are sent, messages of the peer before they are taken, or calls of a verb before they do
 //! anything; it counts these, for each stream by itself or on all of the device. `nth`, `every` and `p` say which of them it hits, and without them it hits all; `times`
 //! says how often at most.
 //!
 //! Pure, any context. docs/inject.md is for users.
 
+mod event;
 mod verb;
 
+pub use event::{
+    AsyncEvent,
+    EventSource, //
+};
 pub use verb::Verb;
 
 use crate::fault::ErrorCode;
@@ -144,6 +149,8 @@ pub enum RuleAction {
     NoReceive,
     /// The verb fails with this error, a positive number.
     Errno(u8),
+    /// The event is raised, and nothing else changes.
+    Event(AsyncEvent),
 }
 
 /// Which of the requests that a rule is about it hits.
@@ -388,6 +395,7 @@ fn action(text: &str) -> Option<RuleAction> {
         Some(("corrupt", "crc")) => RuleAction::Corrupt(Corruption::Crc),
         Some(("delay", time)) => RuleAction::Delay(delay(time)?),
         Some(("rate", octets)) => RuleAction::Rate(rate(octets)?),
+        Some(("event", name)) => RuleAction::Event(event::event(name)?),
         Some(("errno", name)) => RuleAction::Errno(verb::errno(name)?),
         Some(("terminate", code)) => {
             let code = number(code)?;
@@ -536,7 +544,13 @@ impl Words {
             | (RuleAction::Rate(_) | RuleAction::Corrupt(_), Point::Receive) => {
                 return Err(Mistake::Conflict("on"))
             }
-            (RuleAction::Status { .. } | RuleAction::Delay(_) | RuleAction::Silent, _) => {}
+            (
+                RuleAction::Status { .. }
+                | RuleAction::Delay(_)
+                | RuleAction::Silent
+                | RuleAction::Event(_),
+                _,
+            ) => {}
             (_, Point::Complete) => return Err(Mistake::Conflict("on")),
             // They have no payload.
             (RuleAction::Corrupt(Corruption::Payload), Point::Send)

@@ -218,6 +218,13 @@ impl Cq {
         Ok(Moved::Here(core::mem::replace(&mut inner.ring, ring)))
     }
 
+    /// Raises the event of a queue that has failed; it has not.
+    ///
+    /// Context: any, no lock held.
+    pub(crate) fn raise_error(&self) {
+        self.link.error();
+    }
+
     /// Returns its device.
     pub(crate) fn device(&self) -> &Device {
         self.reservation.device()

@@ -96,6 +96,7 @@ pub(crate) use ruled::{
     CompletionRule,
     FailedByRule,
     RuleLook, //
+    RuledEvent,
 };
 use ruled::{
     DueCompletion, //

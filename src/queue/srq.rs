@@ -112,6 +112,13 @@ impl Srq {
         self.pd.id()
     }
 
+    /// Raises an event; nothing else changes.
+    ///
+    /// Context: any, no lock held.
+    pub(crate) fn raise(&self, event: SrqEvent) {
+        self.link.event(event);
+    }
+
     /// Returns its device.
     pub(crate) fn device(&self) -> &Device {
         self.reservation.device()

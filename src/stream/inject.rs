@@ -56,6 +56,7 @@ use crate::{
         CompletionRule,
         FailedByRule,
         RuleLook,
+        RuledEvent,
         Slot, //
     }, //
 };
@@ -117,8 +118,8 @@ pub(super) enum Ruling {
     Goes,
     /// It is held.
     Held,
-    /// It goes, but not faster than a rule says.
-    Paced,
+    /// It goes, and the queue pair looks at the rule: the stream is paced, or an event is raised.
+    GoesAndLooks,
     /// The request fails, or the receive that the message takes.
     Fails(FailedByRule),
     /// The stream ends before it.
@@ -196,6 +197,7 @@ impl Injection {
             }),
             Some(RuleAction::Delay(millis)) => CompletionRule::Late(millis),
             Some(RuleAction::Silent) => CompletionRule::Never,
+            Some(RuleAction::Event(event)) => CompletionRule::Raises(event),
             // There are no others (`iwarp::inject`).
             Some(_) | None => return Ok(false),
         };
@@ -221,7 +223,7 @@ impl Injection {
             };
         }
         match injection.hit(qp, conn, query) {
-            Some(action) => injection.rule(qp, conn, action),
+            Some(action) => injection.rule(qp, conn, query.point, action),
             None => Ruling::Goes,
         }
     }
@@ -249,14 +251,20 @@ impl Injection {
             .ask(&qp.device, &mut self.counts, &subject, query.wr_id)
     }
 
-    fn rule(&mut self, qp: &QpShared, conn: &StreamConnection, action: RuleAction) -> Ruling {
+    fn rule(
+        &mut self,
+        qp: &QpShared,
+        conn: &StreamConnection,
+        point: Point,
+        action: RuleAction,
+    ) -> Ruling {
         let hold = match action {
             RuleAction::Delay(millis) => Hold::Since(Instant::now(), millis),
             RuleAction::Silent => Hold::ForGood,
             RuleAction::Rate(rate) => {
                 conn.socket().limit_rate(Some(rate));
                 qp.paced_by.store(self.set.number(), Relaxed);
-                return Ruling::Paced;
+                return Ruling::GoesAndLooks;
             }
             RuleAction::Status {
                 status,
@@ -274,6 +282,13 @@ impl Injection {
             RuleAction::Fin => return Ruling::Ends(RuledEnd::Fin),
             RuleAction::Corrupt(corruption) => return Ruling::Corrupted(corruption),
             RuleAction::NoReceive => return Ruling::NoReceive,
+            RuleAction::Event(event) => {
+                let event = RuledEvent { point, event };
+                if qp.sq.rule_event(event, self.set.number()).is_err() {
+                    qp.device.warn(fmt!("no memory for the event of a rule"));
+                }
+                return Ruling::GoesAndLooks;
+            }
             // Only of verbs (`iwarp::inject`).
             RuleAction::Errno(_) => return Ruling::Goes,
         };

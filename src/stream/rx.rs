@@ -410,9 +410,13 @@ impl<'s, 'b> Receiving<'s, 'b> {
                 self.to.incoming.rule = Some(ReceiveRule::Fails { status, vendor });
                 return true;
             }
+            Ruling::GoesAndLooks => {
+                self.done.after.insert(After::LookAtRule);
+                return true;
+            }
             Ruling::Ends(end) => qp.end_on_purpose(end),
             // What the peer sends is as it is (`iwarp::inject`).
-            Ruling::Paced | Ruling::Corrupted(_) => return true,
+            Ruling::Corrupted(_) => return true,
         };
         self.receiver.stop();
         self.done.after.add(after);

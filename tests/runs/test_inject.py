@@ -126,7 +126,7 @@ def scenario(name):
     return (SCENARIOS / name).read_text(encoding="ascii")
 
 
-@pytest.mark.parametrize("name", ["failover", "lossy-completions", "silent-peer", "slow-peer"])
+@pytest.mark.parametrize("name", ["failover", "flapping-port", "lossy-completions", "silent-peer", "slow-peer"])
 def test_scenario_is_taken(rdma_inject, name):
     assert set(rdma_inject(scenario(name)).hits()) == {0}
 

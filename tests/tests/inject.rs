@@ -4,8 +4,8 @@
 
 use iwarp::fault::ErrorCode;
 use iwarp::inject::{
-    Corruption, Mistake, Operation, Point, Rule, RuleAction, RuleCounts, StatusEnd, StreamSubject,
-    Subject, Verb, MAX_LINE, MAX_RULES,
+    AsyncEvent, Corruption, EventSource, Mistake, Operation, Point, Rule, RuleAction, RuleCounts,
+    StatusEnd, StreamSubject, Subject, Verb, MAX_LINE, MAX_RULES,
 };
 
 fn stream() -> StreamSubject {
@@ -344,6 +344,15 @@ fn actions_are_read() {
             "{line}"
         );
     }
+    for (line, of, number) in [
+        ("do=event=CQ_ERR", EventSource::Cq, 0),
+        ("on=recv do=event=SRQ_LIMIT_REACHED", EventSource::Srq, 15),
+        ("on=complete do=event=PORT_ERR", EventSource::Port, 10),
+        ("do=event=QP_LAST_WQE_REACHED", EventSource::Qp, 16),
+    ] {
+        let event = AsyncEvent { of, number };
+        assert_eq!(action(line), RuleAction::Event(event), "{line}");
+    }
     for (line, errno) in [
         ("on=create_qp do=errno=EPERM", 1),
         ("on=modify_qp scope=device do=errno=ENOMEM", 12),
@@ -429,6 +438,11 @@ fn mistakes_name_the_word() {
             Mistake::Value("do=terminate=0x21203"),
         ),
         ("do=terminate=5", Mistake::Value("do=terminate=5")),
+        ("do=event=GID_CHANGE", Mistake::Value("do=event=GID_CHANGE")),
+        ("do=event=", Mistake::Value("do=event=")),
+        ("on=create_qp do=event=PORT_ERR", Mistake::Conflict("on")),
+        ("quiet do=event=PORT_ERR", Mistake::Conflict("quiet")),
+        ("kernel=yes do=event=PORT_ERR", Mistake::Conflict("kernel")),
         (
             "on=destroy_qp do=errno=EIO",
             Mistake::Value("on=destroy_qp"),
@@ -489,8 +503,12 @@ fn mistakes_name_the_word() {
 }
 
 /// The files that the package riwarp-utils installs.
-const SCENARIOS: [(&str, &str); 4] = [
+const SCENARIOS: [(&str, &str); 5] = [
     ("failover", include_str!("../../utils/inject/failover")),
+    (
+        "flapping-port",
+        include_str!("../../utils/inject/flapping-port"),
+    ),
     (
         "lossy-completions",
         include_str!("../../utils/inject/lossy-completions"),
@@ -565,6 +583,7 @@ fn any_text_is_a_rule_or_a_mistake() {
         "do=corrupt",
         "do=no-receive",
         "do=errno=ENOMEM",
+        "do=event=PORT_ERR",
         "on=recv",
         "on=create_qp",
         "on=post_send",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Completions of a send queue that rules of the device (`device::inject`) change or hold.
+//! Completions of a send queue that rules of the device (`device::inject`) change or hold, and the
+//! events that rules raise for the queue pair.
 //!
 //! The transmit task notes a rule before it sends the request. The rule is looked at when the
 //! completion is due, in the order of the requests, and then every millisecond as long as it holds
@@ -10,12 +11,19 @@
 
 use core::num::NonZeroU32;
 
-use iwarp::inject::StatusEnd;
+use iwarp::inject::{
+    AsyncEvent,
+    Point,
+    StatusEnd, //
+};
 use kernel::{
     prelude::*,
     time::Instant, //
 };
-use kernel_ext::rdma::wr::WcStatus;
+use kernel_ext::{
+    rdma::wr::WcStatus,
+    warn_on_once, //
+};
 
 use crate::{
     abi::wr::WcOrigin,
@@ -35,6 +43,14 @@ pub(crate) enum CompletionRule {
     Late(NonZeroU32),
     /// It comes never, as long as there is the rule.
     Never,
+    /// It comes, and this event.
+    Raises(AsyncEvent),
+}
+
+/// An event that a rule raises, and for what.
+pub(crate) struct RuledEvent {
+    pub(crate) point: Point,
+    pub(crate) event: AsyncEvent,
 }
 
 /// How a request fails by a rule.
@@ -74,11 +90,40 @@ pub(super) struct RuledCompletions {
     failed: bool,
     /// What it ends its stream with, until that is done.
     end: Option<FailedByRule>,
+    /// To be raised, in this order.
+    events: KVec<RuledEvent>,
     /// The number of the rules.
     number: u32,
 }
 
 impl RuledCompletions {
+    /// Returns those of a queue, which begin with the rules with this number.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    fn of(place: &mut Option<KBox<Self>>, number: u32) -> Result<&mut Self> {
+        Ok(match place {
+            Some(ruled) => ruled,
+            None => place.insert(KBox::new(
+                Self {
+                    list: KVec::new(),
+                    hold: None,
+                    failed: false,
+                    end: None,
+                    events: KVec::new(),
+                    number,
+                },
+                GFP_ATOMIC,
+            )?),
+        })
+    }
+
+    /// Returns whether nothing is left that the rules with this number do.
+    fn is_over(&self, number: u32) -> bool {
+        (self.number != number || self.list.is_empty()) && self.events.is_empty()
+    }
+
     /// Returns what becomes of the completion at a position, which is due and successful.
     #[cold]
     pub(super) fn judge(&mut self, position: u32) -> DueCompletion {
@@ -103,6 +148,16 @@ impl RuledCompletions {
                 DueCompletion::Goes
             }
             CompletionRule::Never => return DueCompletion::Held,
+            CompletionRule::Raises(event) => {
+                let event = RuledEvent {
+                    point: Point::Complete,
+                    event: *event,
+                };
+                let kept = self.events.push_within_capacity(event);
+                // `rule_completion` and `rule_event` leave room for all on the list.
+                warn_on_once!(kept.is_err());
+                DueCompletion::Goes
+            }
         };
         self.hold = None;
         // The list is not empty.
@@ -123,25 +178,41 @@ impl SendQueue {
     #[cold]
     pub(crate) fn rule_completion(&self, slot: Slot, rule: CompletionRule, number: u32) -> Result {
         let mut inner = self.inner.lock();
-        let ruled = match &mut inner.ruled {
-            Some(ruled) => ruled,
-            place => place.insert(KBox::new(
-                RuledCompletions {
-                    list: KVec::new(),
-                    hold: None,
-                    failed: false,
-                    end: None,
-                    number,
-                },
-                GFP_ATOMIC,
-            )?),
-        };
+        let ruled = RuledCompletions::of(&mut inner.ruled, number)?;
         if ruled.number != number {
             (ruled.hold, ruled.number) = (None, number);
             ruled.list.clear();
         }
+        if matches!(rule, CompletionRule::Raises(_)) {
+            ruled.events.reserve(ruled.list.len() + 1, GFP_ATOMIC)?;
+        }
         ruled.list.push((slot.0, rule), GFP_ATOMIC)?;
         Ok(())
+    }
+
+    /// Keeps an event of a rule, of those with this number, for the next look.
+    ///
+    /// Context: any.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    #[cold]
+    pub(crate) fn rule_event(&self, event: RuledEvent, number: u32) -> Result {
+        let mut inner = self.inner.lock();
+        let ruled = RuledCompletions::of(&mut inner.ruled, number)?;
+        ruled.events.reserve(ruled.list.len() + 1, GFP_ATOMIC)?;
+        ruled.events.push(event, GFP_ATOMIC)?;
+        Ok(())
+    }
+
+    /// Takes the oldest event that is to be raised.
+    ///
+    /// Context: any.
+    #[cold]
+    pub(crate) fn take_ruled_event(&self) -> Option<RuledEvent> {
+        let mut inner = self.inner.lock();
+        inner.ruled.as_mut()?.events.remove(0).ok()
     }
 
     /// Completes what the rules with this number do not hold any longer, or what others held.
@@ -156,7 +227,7 @@ impl SendQueue {
                 Some(ruled) => match ruled.end.take() {
                     Some(failed) => return RuleLook::Failed(failed),
                     None if ruled.failed => return RuleLook::Nothing,
-                    None if ruled.number != number || ruled.list.is_empty() => inner.ruled.take(),
+                    None if ruled.is_over(number) => inner.ruled.take(),
                     None => None,
                 },
             }

@@ -461,7 +461,7 @@ impl TxStream {
                 self.held = Some(slot);
                 qp.end_on_purpose(end)
             }
-            Ruling::Paced => {
+            Ruling::GoesAndLooks => {
                 self.after.insert(After::LookAtRule);
                 return self.inject_completion(qp, slot, &query);
             }

@@ -1234,9 +1234,10 @@ static size_t num_seen;
 
 static void async_collect(struct ibv_context *ctx, int ms)
 {
-	struct ibv_async_event ev;
-
 	while (readable(ctx->async_fd, ms)) {
+		/* A port is a number, shorter than the pointer that is kept. */
+		struct ibv_async_event ev = { 0 };
+
 		if (ibv_get_async_event(ctx, &ev))
 			return;
 		if (num_seen < ARRAY_SIZE(seen)) {
