@@ -554,6 +554,13 @@ impl Device {
         self.link.event(event, PORT);
     }
 
+    /// Removes the device, as when its interface goes; returns before that is done.
+    ///
+    /// Context: any.
+    pub(crate) fn remove(&self) {
+        self.link.unregister();
+    }
+
     /// Reports that the addresses of the interface changed.
     ///
     /// Context: any.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A plugin for pytest: the fixture `rdma_inject` lets RDMA requests and messages fail on purpose.
+"""A plugin for pytest: the fixture `rdma_inject` lets RDMA requests, connections and verbs fail.
 
     riwarp-run --root pytest -p riwarp_pytest
 

@@ -296,6 +296,27 @@ impl DeviceLink {
         unsafe { bindings::ib_device_put(device) };
     }
 
+    /// Has `ib_core` unregister the device, in a work item.
+    ///
+    /// Does nothing before the device is registered and once it is being unregistered.
+    ///
+    /// Context: any.
+    pub fn unregister(&self) {
+        let Some(device) = self.0.try_access() else {
+            return;
+        };
+        let device = device.0.as_ptr();
+        // SAFETY: The device is valid until the pointer is revoked, which waits for the guard.
+        if !unsafe { try_get_device(device) } {
+            return;
+        }
+        // SAFETY: `ib_unregister_device_queued()` requires a device with `dealloc_driver`, which is
+        // registered: `try_get_device` has shown that. It takes a reference of its own.
+        unsafe { bindings::ib_unregister_device_queued(device) };
+        // SAFETY: `try_get_device` above took the reference.
+        unsafe { bindings::ib_device_put(device) };
+    }
+
     /// Returns whether `ib_core` is moving the device to another namespace of RDMA devices, or
     /// unregisters it: while it moves, it is taken from all clients, and then announced to them
     /// again.

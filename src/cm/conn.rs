@@ -154,6 +154,7 @@ pub(in crate::cm) mod frames;
 #[cfg(CONFIG_KUNIT = "y")]
 mod held;
 mod initiator;
+mod inject;
 #[cfg(CONFIG_KUNIT = "y")]
 mod peer;
 pub(in crate::cm) mod phase;

@@ -6,23 +6,25 @@
 //! A rule is a line of words, each `NAME=VALUE` but for the flag `quiet`:
 //!
 //! ```text
-//! [qp=N] [port=N] [peer=ADDRESS] [comm=NAME] [on=send|recv|complete|VERB]
+//! [qp=N] [port=N] [peer=ADDRESS] [comm=NAME] [on=send|recv|complete|connect|request|VERB]
 //!     [op=send|write|read|atomic]
 //!     [nth=N | every=N | p=0.N [seed=N]] [times=N] [scope=stream|device] do=ACTION
 //! ```
 //!
 //! where ACTION is `status=S [vendor=N] [quiet]`, `terminate=0x1LTCC`, `reset`, `fin`, `silent`,
-//! `delay=T`, `rate=R`, `corrupt [kernel=yes]`, `corrupt=crc [kernel=yes]`, `no-receive`, `event=EVENT`
-//! or, of a verb, `errno=E`. The words of the first line say what the rule is about: requests before they
+//! `delay=T`, `rate=R`, `corrupt [kernel=yes]`, `corrupt=crc [kernel=yes]`, `no-receive`, `event=EVENT`,
+//! of a verb `errno=E`, or of a connection a [`ConnAction`]. The words of the first line say what the rule is about: requests before they
 //! are sent, messages of the peer before they are taken, or calls of a verb before they do
 //! anything; it counts these, for each stream by itself or on all of the device. `nth`, `every` and `p` say which of them it hits, and without them it hits all; `times`
 //! says how often at most.
 //!
 //! Pure, any context. docs/inject.md is for users.
 
+mod connection;
 mod event;
 mod verb;
 
+pub use connection::ConnAction;
 pub use event::{
     AsyncEvent,
     EventSource, //
@@ -59,6 +61,10 @@ pub enum Point {
     Complete,
     /// A call of a verb, before it does anything.
     Verb(Verb),
+    /// A connection of this end, whose peer has answered.
+    Connect,
+    /// A connection that a peer asks for, before the consumer hears of it.
+    Request,
 }
 
 /// What a message does, as rules name it.
@@ -151,6 +157,8 @@ pub enum RuleAction {
     Errno(u8),
     /// The event is raised, and nothing else changes.
     Event(AsyncEvent),
+    /// The connection does not begin, or not as it would.
+    Connection(ConnAction),
 }
 
 /// Which of the requests that a rule is about it hits.
@@ -197,15 +205,15 @@ pub struct Subject {
     pub stream: Option<StreamSubject>,
 }
 
-/// A request or message of a stream.
+/// A request or message of a stream, or a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamSubject {
     /// The TCP ports of its stream, of this end and of the peer's.
     pub ports: (u16, u16),
     /// The peer's address.
     pub peer: IpAddr,
-    /// What it does.
-    pub operation: Operation,
+    /// What it does; [`None`] for a connection.
+    pub operation: Option<Operation>,
     /// Length of its payload, in octets; for a message of the peer any.
     pub len: u32,
 }
@@ -363,6 +371,8 @@ fn point(text: &str) -> Option<Point> {
         "send" => Point::Send,
         "recv" => Point::Receive,
         "complete" => Point::Complete,
+        "connect" => Point::Connect,
+        "request" => Point::Request,
         _ => Point::Verb(Verb::from_name(text)?),
     })
 }
@@ -417,7 +427,10 @@ fn action(text: &str) -> Option<RuleAction> {
                 end,
             }
         }
-        _ => return None,
+        named => {
+            let (name, value) = named.map_or((text, None), |(name, value)| (name, Some(value)));
+            RuleAction::Connection(ConnAction::parse(name, value)?)
+        }
     })
 }
 
@@ -459,7 +472,7 @@ impl Rule {
             && self.peer.is_none_or(|peer| peer == stream.peer)
             && self
                 .operation
-                .is_none_or(|operation| operation == stream.operation)
+                .is_none_or(|operation| stream.operation == Some(operation))
     }
 
     /// Returns whether the rule changes no octets, or may change those of the message; and whether
@@ -539,7 +552,13 @@ impl Words {
                 }
             }
             (RuleAction::Errno(_), Point::Verb(verb)) => self.check_verb(verb)?,
-            (RuleAction::Errno(_), _) | (_, Point::Verb(_)) => return Err(Mistake::Conflict("on")),
+            (RuleAction::Connection(action), point) if action.goes_with(point) => {
+                self.check_connection(point)?
+            }
+            (RuleAction::Errno(_) | RuleAction::Connection(_), _)
+            | (_, Point::Verb(_) | Point::Connect | Point::Request) => {
+                return Err(Mistake::Conflict("on"))
+            }
             (RuleAction::NoReceive, Point::Send)
             | (RuleAction::Rate(_) | RuleAction::Corrupt(_), Point::Receive) => {
                 return Err(Mistake::Conflict("on"))
@@ -579,7 +598,7 @@ impl Words {
             when,
             times: self.times.unwrap_or(u32::MAX),
             scope: match point {
-                Point::Verb(_) => Scope::Device,
+                Point::Verb(_) | Point::Connect | Point::Request => Scope::Device,
                 _ => self.scope.unwrap_or_default(),
             },
             action,
@@ -587,21 +606,39 @@ impl Words {
         })
     }
 
+    /// Checks that the words go with connections. Those of peers have no queue pair yet.
+    fn check_connection(&self, point: Point) -> Result<(), Mistake<'static>> {
+        let by_peer = point == Point::Request;
+        Self::check(&[
+            (self.qp.is_some() && by_peer, "qp"),
+            (self.comm.is_some() && by_peer, "comm"),
+            (self.operation.is_some(), "op"),
+            (self.scope == Some(Scope::Stream), "scope"),
+        ])
+    }
+
+    /// Returns the first word that conflicts.
+    fn check(conflicts: &[(bool, &'static str)]) -> Result<(), Mistake<'static>> {
+        match conflicts.iter().find(|(conflicts, _)| *conflicts) {
+            Some((_, word)) => Err(Mistake::Conflict(word)),
+            None => Ok(()),
+        }
+    }
+
     /// Checks that the words go with a verb, whose calls have no stream.
     fn check_verb(&self, verb: Verb) -> Result<(), Mistake<'static>> {
-        let conflicts = [
+        Self::check(&[
             (self.qp.is_some() && !verb.has_qp(), "qp"),
             (self.comm.is_some() && verb.posts(), "comm"),
             (self.port.is_some(), "port"),
             (self.peer.is_some(), "peer"),
             (self.operation.is_some(), "op"),
             (self.scope == Some(Scope::Stream), "scope"),
-        ];
-        match conflicts.into_iter().find(|(conflicts, _)| *conflicts) {
-            Some((_, word)) => Err(Mistake::Conflict(word)),
-            None if verb.posts() && self.kernel.is_none() => Err(Mistake::PostOfProcess),
-            None => Ok(()),
+        ])?;
+        if verb.posts() && self.kernel.is_none() {
+            return Err(Mistake::PostOfProcess);
         }
+        Ok(())
     }
 }
 

@@ -243,7 +243,7 @@ impl Injection {
             stream: Some(StreamSubject {
                 ports: (here.port(), there.port()),
                 peer: there.ip(),
-                operation: query.operation,
+                operation: Some(query.operation),
                 len: query.len,
             }),
         };
@@ -289,8 +289,8 @@ impl Injection {
                 }
                 return Ruling::GoesAndLooks;
             }
-            // Only of verbs (`iwarp::inject`).
-            RuleAction::Errno(_) => return Ruling::Goes,
+            // Only of verbs and connections (`iwarp::inject`).
+            RuleAction::Errno(_) | RuleAction::Connection(_) => return Ruling::Goes,
         };
         self.hold = Some(hold);
         Ruling::Held

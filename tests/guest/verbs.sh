@@ -11,7 +11,7 @@ set -eu
 run() {
 	local program
 	for program; do
-		[ "$program" != extensions ] || other_device
+		case $program in extensions | inject_connections) other_device ;; esac
 		[ "$program" != dmabuf ] || test_module exporter
 		[ "$program" != release ] || test_module cmqueue
 		NETDEV=$NET_B relay $((150 + ${VANDAL_SECONDS:-0})) "$VERBS_DIR/$program" "$IP4_B"
@@ -20,8 +20,8 @@ run() {
 
 # other_device: adds a second device, at the address OTHER.
 other_device() {
+	[ -n "${OTHER:-}" ] || address_add - "vb$ENDS_COUNT" 10.73.0.1/24
 	export OTHER=10.73.0.1
-	address_add - "vb$ENDS_COUNT" "$OTHER/24"
 	link_add - "${TYPE}o" "$TYPE" "vb$ENDS_COUNT"
 }
 
@@ -40,7 +40,7 @@ unloaded_while_many_wait() {
 
 waits_begun() { [ "$(counter "$DEV_B" rx_receive_waits)" -ge "$1" ]; }
 
-programs='query limits notify sends inject inject_verbs inject_events strict waits oneway rdma once order sge iova rereg dmabuf odp revoke resources srq cqfull flush privdata
+programs='query limits notify sends inject inject_verbs inject_events inject_connections strict waits oneway rdma once order sge iova rereg dmabuf odp revoke resources srq cqfull flush privdata
 connect release found'
 ends_up self
 # The library determines which operations can be posted and how the shared queues are laid out.
@@ -49,10 +49,10 @@ if [ "$TYPE" = riwarp ]; then
 	# shellcheck disable=SC2086
 	run ${PROGRAMS:-$programs extensions marked masked scribble vandal}
 	[ -z "${PROGRAMS:-}" ] || finish
-	unset EXTENSIONS
+	unset EXTENSIONS OTHER
 	ends_down
 	TYPE=riwarp_siw
-	programs='query limits notify sends inject inject_verbs inject_events strict waits oneway rdma sge rereg dmabuf odp resources srq cqfull release found'
+	programs='query limits notify sends inject inject_verbs inject_events inject_connections strict waits oneway rdma sge rereg dmabuf odp resources srq cqfull release found'
 	ends_up self
 fi
 # shellcheck disable=SC2086

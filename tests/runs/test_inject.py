@@ -12,6 +12,7 @@ from pyverbs.cq import CQ
 from pyverbs.device import Context
 from pyverbs.mr import MR
 from pyverbs.pd import PD
+from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, SendWR
 
@@ -155,6 +156,21 @@ def test_lossy_completions_fail_by_chance(rdma_inject):
     assert len(other) != len(first) and rules.hits() == [2]
     rdma_inject(scenario("lossy-completions"))
     assert Loop().run(20000, e.IBV_WR_RDMA_WRITE) == first
+
+
+def test_flapping_port_is_reported_in_turns(rdma_inject):
+    rules = rdma_inject(scenario("flapping-port"))
+    assert Loop().run(400) == [e.IBV_WC_SUCCESS] * 400
+    assert rules.hits() == [2, 2]
+
+
+def test_verb_fails_with_the_error(rdma_inject):
+    rules = rdma_inject("on=create_qp nth=2 do=errno=ENOMEM")
+    loops = [Loop()]
+    with pytest.raises(PyverbsRDMAError) as failure:
+        loops.append(Loop())
+    assert failure.value.error_code == errno.ENOMEM and rules.hits() == [1]
+    assert Loop().run(10) == loops[0].run(10) == [e.IBV_WC_SUCCESS] * 10
 
 
 def test_silent_peer_takes_nothing_until_the_rules_go(rdma_inject):

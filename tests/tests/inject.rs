@@ -4,15 +4,15 @@
 
 use iwarp::fault::ErrorCode;
 use iwarp::inject::{
-    AsyncEvent, Corruption, EventSource, Mistake, Operation, Point, Rule, RuleAction, RuleCounts,
-    StatusEnd, StreamSubject, Subject, Verb, MAX_LINE, MAX_RULES,
+    AsyncEvent, ConnAction, Corruption, EventSource, Mistake, Operation, Point, Rule, RuleAction,
+    RuleCounts, StatusEnd, StreamSubject, Subject, Verb, MAX_LINE, MAX_RULES,
 };
 
 fn stream() -> StreamSubject {
     StreamSubject {
         ports: (40000, 4420),
         peer: "10.0.0.2".parse().unwrap(),
-        operation: Operation::Write,
+        operation: Some(Operation::Write),
         len: 64,
     }
 }
@@ -30,7 +30,7 @@ fn subject() -> Subject {
 fn with_operation(operation: Operation, subject: Subject) -> Subject {
     Subject {
         stream: Some(StreamSubject {
-            operation,
+            operation: Some(operation),
             ..stream()
         }),
         ..subject
@@ -118,7 +118,7 @@ fn a_rule_is_about_what_its_words_say() {
     let v6 = Subject {
         stream: Some(StreamSubject {
             peer: "fd00::2".parse().unwrap(),
-            operation: Operation::Atomic,
+            operation: Some(Operation::Atomic),
             ..stream()
         }),
         ..subject()
@@ -172,6 +172,41 @@ fn calls_of_a_verb_are_counted_on_all_of_the_device() {
     assert_eq!(hit(), None);
     assert_eq!(hit(), Some((0, RuleAction::Errno(12))));
     assert_eq!(hit(), None);
+}
+
+#[test]
+fn connections_are_counted_on_all_of_the_device() {
+    let connection = |point| Subject {
+        point,
+        stream: Some(StreamSubject {
+            operation: None,
+            ..stream()
+        }),
+        ..subject()
+    };
+    let about = |line: &str, subject: &Subject| !hits(&[rule(line)], subject, 1).is_empty();
+    let (made, asked) = (connection(Point::Connect), connection(Point::Request));
+    for (line, of_made, of_asked) in [
+        ("on=connect do=unreachable", true, false),
+        ("on=request do=drop-reply", false, true),
+        (
+            "on=connect port=4420 peer=10.0.0.2 qp=17 do=remove",
+            true,
+            false,
+        ),
+        ("on=connect comm=ib_write_bw do=remove", true, false),
+        ("on=connect qp=18 do=remove", false, false),
+        ("on=request port=4420 peer=10.0.0.2 do=remove", false, true),
+        ("on=request port=4421 do=remove", false, false),
+        ("do=fin", false, false),
+    ] {
+        assert_eq!(about(line, &made), of_made, "{line}");
+        assert_eq!(about(line, &asked), of_asked, "{line}");
+    }
+    let rules = [rule("on=request nth=2 do=slow=1s")];
+    let mut device = RuleCounts::default();
+    let mut hit = || RuleCounts::default().count(&mut device, &rules, &asked);
+    assert_eq!((hit(), hit().is_some(), hit()), (None, true, None));
 }
 
 #[test]
@@ -353,6 +388,24 @@ fn actions_are_read() {
         let event = AsyncEvent { of, number };
         assert_eq!(action(line), RuleAction::Event(event), "{line}");
     }
+    for (line, expected) in [
+        (
+            "on=connect do=reject=0x1020304",
+            ConnAction::Reject([1, 2, 3, 4]),
+        ),
+        ("on=request do=reject=5", ConnAction::Reject([0, 0, 0, 5])),
+        ("on=request do=drop-reply", ConnAction::DropReply),
+        (
+            "on=request do=slow=2s",
+            ConnAction::Slow(2000.try_into().unwrap()),
+        ),
+        ("on=connect do=unreachable", ConnAction::Unreachable),
+        ("on=connect do=connect-error", ConnAction::ConnectError),
+        ("on=connect do=disconnect", ConnAction::Disconnect),
+        ("on=request do=remove", ConnAction::Remove),
+    ] {
+        assert_eq!(action(line), RuleAction::Connection(expected), "{line}");
+    }
     for (line, errno) in [
         ("on=create_qp do=errno=EPERM", 1),
         ("on=modify_qp scope=device do=errno=ENOMEM", 12),
@@ -438,6 +491,31 @@ fn mistakes_name_the_word() {
             Mistake::Value("do=terminate=0x21203"),
         ),
         ("do=terminate=5", Mistake::Value("do=terminate=5")),
+        ("do=remove", Mistake::Conflict("on")),
+        ("on=recv do=disconnect", Mistake::Conflict("on")),
+        ("on=iw_connect do=unreachable", Mistake::Conflict("on")),
+        ("on=request do=unreachable", Mistake::Conflict("on")),
+        ("on=request do=connect-error", Mistake::Conflict("on")),
+        ("on=request do=disconnect", Mistake::Conflict("on")),
+        ("on=connect do=errno=EIO", Mistake::Conflict("on")),
+        ("on=connect do=reset", Mistake::Conflict("on")),
+        ("on=connect do=delay=1s", Mistake::Conflict("on")),
+        ("on=request do=event=PORT_ERR", Mistake::Conflict("on")),
+        ("on=request qp=1 do=remove", Mistake::Conflict("qp")),
+        ("on=request comm=x do=remove", Mistake::Conflict("comm")),
+        ("on=connect op=send do=remove", Mistake::Conflict("op")),
+        (
+            "on=connect scope=stream do=remove",
+            Mistake::Conflict("scope"),
+        ),
+        (
+            "on=connect kernel=yes do=remove",
+            Mistake::Conflict("kernel"),
+        ),
+        ("on=connect do=reject", Mistake::Value("do=reject")),
+        ("on=connect do=reject=x", Mistake::Value("do=reject=x")),
+        ("on=connect do=remove=1", Mistake::Value("do=remove=1")),
+        ("on=connect do=slow=0ms", Mistake::Value("do=slow=0ms")),
         ("do=event=GID_CHANGE", Mistake::Value("do=event=GID_CHANGE")),
         ("do=event=", Mistake::Value("do=event=")),
         ("on=create_qp do=event=PORT_ERR", Mistake::Conflict("on")),
@@ -586,6 +664,8 @@ fn any_text_is_a_rule_or_a_mistake() {
         "do=event=PORT_ERR",
         "on=recv",
         "on=create_qp",
+        "on=connect",
+        "do=reject=1",
         "on=post_send",
         "comm=0123456789abcde",
         "scope=device",

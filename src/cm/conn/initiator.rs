@@ -10,6 +10,7 @@
 
 use iwarp::{
     fault::Fault,
+    inject::Point,
     mpa::{
         negotiate::{
             Initiator,
@@ -42,7 +43,8 @@ use kernel_ext::{
     rdma::iw_cm::{
         CmId,
         ConnectReply, //
-    }, //
+    },
+    static_key, //
 };
 
 use super::{
@@ -54,6 +56,7 @@ use super::{
         Readable,
         Sent, //
     },
+    inject::ConnRuling,
     phase::{
         AcceptedReply,
         Actor,
@@ -193,7 +196,19 @@ impl Conn {
         loop {
             let wanted = match initiator.handle_reply(inbox.octets()) {
                 Ok(Progress::NeedMore(wanted)) => wanted,
-                Ok(Progress::Done(reply)) => return self.replied(actor, inbox, &reply),
+                Ok(Progress::Done(reply)) => {
+                    return match self.rule_on(actor, Point::Connect) {
+                        ConnRuling::Goes => self.replied(actor, inbox, &reply),
+                        ConnRuling::Held => NextStep::Wait(ConnPhase::Requesting {
+                            initiator,
+                            out,
+                            inbox,
+                        }),
+                        ConnRuling::Fails(error, data) => {
+                            self.fail_with(actor, error, data.octets())
+                        }
+                    }
+                }
                 Err(error) => {
                     self.misbehaved(error);
                     return self.fail(actor, EPROTO);
@@ -325,6 +340,9 @@ impl Conn {
             return self.fail_open(actor, error);
         }
         actor.no_limit();
+        if static_key::is_on() {
+            self.disconnect_by_rule(actor);
+        }
         let open = Open::reported().enter(self);
         NextStep::Again(ConnPhase::Open(match actor.id {
             Some(_) => open,

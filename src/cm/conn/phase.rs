@@ -22,17 +22,20 @@
 //!
 //! Context: process, the actor's mutex held, but for [`PendingReply`], which has a lock of its own.
 
-use iwarp::mpa::{
-    negotiate::{
-        Initiator,
-        Request,
-        Responder,
-        StreamRules, //
-    },
-    start::{
-        Frame,
-        PrivateData,
-        RtrKinds, //
+use iwarp::{
+    inject::ConnAction,
+    mpa::{
+        negotiate::{
+            Initiator,
+            Request,
+            Responder,
+            StreamRules, //
+        },
+        start::{
+            Frame,
+            PrivateData,
+            RtrKinds, //
+        }, //
     }, //
 };
 use kernel::{
@@ -55,6 +58,7 @@ use crate::{
         HalfOpen,
         Unanswered, //
     },
+    device::inject::Hold,
     stream::connection::StreamParams, //
 };
 
@@ -82,8 +86,20 @@ pub(in crate::cm) struct Actor {
     /// Whether the present step has to come back, and the pause before that, in milliseconds.
     pub(super) comes_back: bool,
     pub(super) pause: u32,
+    /// What a rule does to the connection, once the rules were asked.
+    pub(super) ruled: Option<RuledConn>,
     /// The name of the phase that was traced last.
     pub(super) traced: &'static str,
+}
+
+/// What a rule does to a connection that it has hit (`cm::conn::inject`).
+#[derive(Clone, Copy)]
+pub(in crate::cm) struct RuledConn {
+    /// [`None`]: no rule has hit it.
+    pub(in crate::cm) action: Option<ConnAction>,
+    /// The number of the rules.
+    pub(in crate::cm) number: u32,
+    pub(in crate::cm) hold: Hold,
 }
 
 /// The state of a connection.
@@ -161,6 +177,7 @@ impl Actor {
             armed: None,
             comes_back: false,
             pause: PAUSE,
+            ruled: None,
             traced: "",
         }
     }

@@ -13,16 +13,19 @@
 //!
 //! RFC 5044, section 7.1; RFC 6581, section 9. Context: process, the actor's mutex held.
 
-use iwarp::mpa::{
-    negotiate::{
-        Progress,
-        Request as MpaRequest,
-        Responder,
-        StreamRules, //
-    },
-    start::{
-        Frame,
-        RtrKinds, //
+use iwarp::{
+    inject::Point,
+    mpa::{
+        negotiate::{
+            Progress,
+            Request as MpaRequest,
+            Responder,
+            StreamRules, //
+        },
+        start::{
+            Frame,
+            RtrKinds, //
+        }, //
     }, //
 };
 use kernel::{
@@ -55,6 +58,10 @@ use super::{
         Outbox,
         Readable,
         Sent, //
+    },
+    inject::{
+        ConnRuling,
+        RejectData, //
     },
     is_wanted,
     phase::{
@@ -150,6 +157,17 @@ impl Conn {
         if let Consumer::Oob = entry.admission.consumer() {
             return self.answer_oob(actor, asked, inbox, entry);
         }
+        match self.rule_on(actor, Point::Request) {
+            ConnRuling::Goes => {}
+            ConnRuling::Held => {
+                return NextStep::Wait(ConnPhase::Held {
+                    asked,
+                    inbox,
+                    entry,
+                })
+            }
+            ConnRuling::Fails(_, data) => return self.refuse_by_rule(actor, &asked, &data),
+        }
         let invited = if entry.admission.may_ask(entry.key) {
             self.invite(&entry.admission, &inbox, &asked)
         } else {
@@ -183,6 +201,30 @@ impl Conn {
             }
             Err(_) => self.reset(actor),
         }
+    }
+
+    /// Rejects the peer, unless the rule has no data for that; then resets the connection.
+    #[cold]
+    fn refuse_by_rule(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        asked: &Asked,
+        data: &RejectData,
+    ) -> NextStep {
+        let frame = asked.responder.reject(&asked.request, data.octets());
+        match frame.map(|frame| KBox::new(frame, GFP_KERNEL)) {
+            Ok(Ok(frame)) if data.is_some() => self.send_refusal(actor, frame),
+            Ok(_) | Err(_) => self.reset(actor),
+        }
+    }
+
+    /// Begins to send a rejection.
+    fn send_refusal(&self, actor: &mut Actor, frame: KBox<Frame>) -> NextStep {
+        actor.limit(READY_MS);
+        NextStep::Again(ConnPhase::Replying {
+            out: Outbox::new(frame),
+            then: AfterReply::Refuse,
+        })
     }
 
     /// Asks the consumer of a listener. After an error the consumer cannot answer.
@@ -283,13 +325,7 @@ impl Conn {
             }
         }
         match question.refusal {
-            Some(frame) => {
-                actor.limit(READY_MS);
-                NextStep::Again(ConnPhase::Replying {
-                    out: Outbox::new(frame),
-                    then: AfterReply::Refuse,
-                })
-            }
+            Some(frame) => self.send_refusal(actor, frame),
             None => self.reset(actor),
         }
     }

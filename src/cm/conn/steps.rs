@@ -145,9 +145,19 @@ impl Conn {
 
     /// Fails a start-up whose queue pair has no stream yet.
     pub(in crate::cm) fn fail(self: &Arc<Self>, actor: &mut Actor, error: Error) -> NextStep {
+        self.fail_with(actor, error, &[])
+    }
+
+    /// Does the same, and passes private data on to the consumer.
+    pub(in crate::cm) fn fail_with(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        error: Error,
+        private_data: &[u8],
+    ) -> NextStep {
         self.unbind();
         if let Some(id) = actor.id.take() {
-            give_up(&id, error, &[]);
+            give_up(&id, error, private_data);
         }
         self.reset(actor)
     }
