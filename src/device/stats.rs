@@ -112,6 +112,9 @@ counters! {
     strict_late_receives = c"strict_late_receives",
     /// Uses of a key after its end, found likewise.
     strict_ended_keys = c"strict_ended_keys",
+    /// Requests that did not wait for a Read or atomic operation whose memory they use, found
+    /// likewise.
+    strict_unfenced = c"strict_unfenced",
     /// Terminate messages sent on streams that were up.
     terminates_sent = c"terminates_sent",
     /// Terminate messages received.

@@ -585,6 +585,13 @@ impl SendQueue {
         wqe.map_or(0, |wqe| wqe.id)
     }
 
+    /// Returns whether a request that was taken is not complete.
+    #[inline(always)]
+    pub(crate) fn is_pending(&self, slot: Slot) -> bool {
+        let done = self.done();
+        slot.0.wrapping_sub(done) < self.taken().wrapping_sub(done)
+    }
+
     /// Returns how many pending requests generate a completion.
     #[cold]
     pub(crate) fn signalled(&self) -> u32 {
@@ -741,9 +748,8 @@ impl SendQueueInner {
     }
 
     fn set_state(&mut self, queue: &SendQueue, slot: Slot, state: WqeState) {
-        // A slot that was flushed meanwhile is no longer pending.
-        let done = queue.done();
-        if slot.0.wrapping_sub(done) >= queue.taken().wrapping_sub(done) {
+        // It may have been flushed meanwhile.
+        if !queue.is_pending(slot) {
             return;
         }
         if let Some(place) = self.states.get_mut(queue.index(slot.0)) {

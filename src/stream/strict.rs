@@ -31,6 +31,8 @@ pub(crate) enum Finding {
     LateReceive,
     /// A key was used after its end.
     EndedKey,
+    /// A request did not wait for a Read or atomic operation whose memory it uses.
+    Unfenced,
 }
 
 impl Finding {
@@ -40,6 +42,7 @@ impl Finding {
             Self::CqSize => 3,
             Self::LateReceive => 4,
             Self::EndedKey => 6,
+            Self::Unfenced => 7,
         }
     }
 }
@@ -76,6 +79,7 @@ impl QpShared {
             Finding::CqSize => stats.strict_cq_size.inc(),
             Finding::LateReceive => stats.strict_late_receives.inc(),
             Finding::EndedKey => stats.strict_ended_keys.inc(),
+            Finding::Unfenced => stats.strict_unfenced.inc(),
         }
         let (rule, number) = (finding.number(), self.number);
         self.device

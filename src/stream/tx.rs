@@ -89,11 +89,13 @@ mod pack;
 pub(crate) mod paging;
 mod schedule;
 pub(crate) mod send;
+mod strict;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 
 use paging::NotPacked;
 use send::TcpSender;
+use strict::OutstandingReads;
 
 use super::{
     connection::{
@@ -154,6 +156,8 @@ pub(crate) struct TxStream {
     injection: Option<Injection>,
     /// What a rule does to the next FPDU.
     corruption: Option<Corruption>,
+    /// While the device is strict.
+    outstanding: OutstandingReads,
 }
 
 /// State for turning requests into messages.
@@ -229,6 +233,7 @@ impl TxStream {
             after: Set::NONE,
             injection: None,
             corruption: None,
+            outstanding: OutstandingReads::default(),
             context: TxContext {
                 sender: StreamSender::new(&SenderParams {
                     extensions: params.extensions,

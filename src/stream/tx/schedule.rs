@@ -233,8 +233,13 @@ impl TxStream {
                 return Err(Pause::Drained);
             }
             Taken::Wr(slot) => {
-                if static_key::is_on() && self.inject(qp, slot) {
-                    return Err(Pause::Drained);
+                if static_key::is_on() {
+                    if self.inject(qp, slot) {
+                        return Err(Pause::Drained);
+                    }
+                    if qp.device.strict.is_on() {
+                        self.outstanding.check(qp, slot, &self.wr);
+                    }
                 }
                 qp.trace_wr_start(slot, &self.wr);
                 let begun = self.begin(qp, slot);

@@ -15,8 +15,8 @@ static struct region local, remote;
 static char file[128];
 
 static const char *const counters[] = { "strict_cq_size", "strict_late_receives",
-					"strict_ended_keys" };
-enum rule { CQ_SIZE, LATE_RECEIVES, ENDED_KEYS };
+					"strict_ended_keys", "strict_unfenced" };
+enum rule { CQ_SIZE, LATE_RECEIVES, ENDED_KEYS, UNFENCED };
 static long before[ARRAY_SIZE(counters)];
 
 static void begin(void)
@@ -194,6 +194,162 @@ PAIR_CASE(other_refusals_are_not_found, 0)
 	must(nothing_found());
 }
 
+/*
+ * A Read of the first 64 octets into the first 64, number 1, and behind it, posted with it, number
+ * 2: they begin together.
+ */
+static bool behind_a_read(struct pair *p, struct ibv_send_wr *second)
+{
+	static struct ibv_send_wr first;
+	static struct ibv_sge sge;
+	struct ibv_wc wc;
+
+	sge = sge_of(&local, 0, 64);
+	first = to_remote(IBV_WR_RDMA_READ, 1, &sge);
+	first.next = second;
+	return post_recv(&p->b, 1, &remote, 1024, 64) && post_send(&p->a, &first) &&
+	       expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS) &&
+	       expect_wc(p->a.send_cq, &wc, 2, IBV_WC_SUCCESS);
+}
+
+PAIR_CASE(send_of_what_a_read_is_to_bring_is_found, 0)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr;
+
+	must(prepare(p));
+	sge = sge_of(&local, 63, 64);
+	wr = wr_make(IBV_WR_SEND, 2, IBV_SEND_SIGNALED, &sge, 1);
+	must(behind_a_read(p, &wr) && found(UNFENCED, 1));
+}
+
+PAIR_CASE(write_over_what_is_still_to_be_read_is_found, 0)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr;
+
+	must(prepare(p));
+	sge = sge_of(&local, 64, 64);
+	wr = to_remote(IBV_WR_RDMA_WRITE, 2, &sge);
+	wr.wr.rdma.remote_addr += 63;
+	must(behind_a_read(p, &wr) && found(UNFENCED, 1));
+}
+
+PAIR_CASE(request_with_a_fence_is_not_found, 0)
+{
+	struct ibv_sge sges[2];
+	struct ibv_send_wr wr, last;
+	struct ibv_wc wc;
+
+	must(prepare(p));
+	sges[0] = sge_of(&local, 0, 64);
+	wr = wr_make(IBV_WR_SEND, 2, IBV_SEND_SIGNALED | IBV_SEND_FENCE, &sges[0], 1);
+	must(behind_a_read(p, &wr));
+	/* Nor one behind such a request, although the Read is not complete by then. */
+	must(device_takes(test_context(), "inject", "on=complete op=read do=delay=100ms"));
+	sges[1] = sge_of(&local, 64, 64);
+	wr = to_remote(IBV_WR_RDMA_WRITE, 2, &sges[1]);
+	wr.send_flags |= IBV_SEND_FENCE;
+	last = to_remote(IBV_WR_RDMA_WRITE, 3, &sges[0]);
+	wr.next = &last;
+	must(behind_a_read(p, &wr) && expect_wc(p->a.send_cq, &wc, 3, IBV_WC_SUCCESS));
+	must(device_takes(test_context(), "inject", "clear") && nothing_found());
+}
+
+/* What a Read has brought belongs to the program with the completion, not before. */
+PAIR_CASE(send_of_what_has_come_without_a_completion_is_found, 0)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr;
+	struct ibv_wc wc;
+
+	must(prepare(p) && device_takes(test_context(), "inject", "on=complete op=read do=silent"));
+	memset(remote.buf, 7, 64);
+	sge = sge_of(&local, 0, 64);
+	wr = to_remote(IBV_WR_RDMA_READ, 1, &sge);
+	must(post_recv(&p->b, 1, &remote, 1024, 64) && post_send(&p->a, &wr));
+	for (int64_t end = now_ms() + SOON; now_ms() < end;)
+		if (((volatile uint8_t *)local.buf)[63] == 7)
+			break;
+	wr = wr_make(IBV_WR_SEND, 2, IBV_SEND_SIGNALED, &sge, 1);
+	must(post_send(&p->a, &wr) && expect_wc(p->b.recv_cq, &wc, 1, IBV_WC_SUCCESS));
+	must(found(UNFENCED, 1) && device_takes(test_context(), "inject", "clear"));
+	must(expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS) &&
+	     expect_wc(p->a.send_cq, &wc, 2, IBV_WC_SUCCESS));
+}
+
+PAIR_CASE(request_for_other_octets_is_not_found, 0)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr;
+
+	must(prepare(p));
+	sge = sge_of(&local, 64, 64);
+	wr = wr_make(IBV_WR_SEND, 2, IBV_SEND_SIGNALED, &sge, 1);
+	must(behind_a_read(p, &wr));
+	wr = to_remote(IBV_WR_RDMA_WRITE, 2, &sge);
+	wr.wr.rdma.remote_addr += 64;
+	must(behind_a_read(p, &wr));
+	/* A Read may follow a Read. */
+	sge = sge_of(&local, 0, 64);
+	wr = to_remote(IBV_WR_RDMA_READ, 2, &sge);
+	must(behind_a_read(p, &wr) && nothing_found());
+}
+
+/* The completion of a request says that those before it are done, signalled or not. */
+PAIR_CASE(request_behind_a_completion_is_not_found, 0)
+{
+	struct ibv_sge sges[2];
+	struct ibv_send_wr wr, last;
+	struct ibv_wc wc;
+
+	must(prepare(p));
+	sges[0] = sge_of(&local, 0, 64);
+	sges[1] = sge_of(&local, 64, 64);
+	for (uint64_t id = 1; id <= 100; id++) {
+		wr = to_remote(IBV_WR_RDMA_READ, id, &sges[0]);
+		if (id % 2) {
+			wr.send_flags = 0;
+			last = to_remote(IBV_WR_RDMA_WRITE, id, &sges[1]);
+			last.wr.rdma.remote_addr += 64;
+			wr.next = &last;
+		}
+		must(post_send(&p->a, &wr) && expect_wc(p->a.send_cq, &wc, id, IBV_WC_SUCCESS));
+		wr = wr_make(IBV_WR_SEND, id, IBV_SEND_SIGNALED, &sges[0], 1);
+		must(post_recv(&p->b, id, &remote, 1024, 64) && post_send(&p->a, &wr));
+		must(expect_wc(p->a.send_cq, &wc, id, IBV_WC_SUCCESS));
+	}
+	must(nothing_found());
+}
+
+/* Atomic operations are carried out in order, and may bring their results to one place. */
+PAIR_CASE(atomic_operations_in_a_row_are_not_found, 0)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wrs[4];
+	struct ibv_wc wc;
+
+	if (!has_extensions()) {
+		test_skip("the library posts no atomic operations");
+		return;
+	}
+	begin();
+	must(region_make(&local, p->a.pd, LEN, ALL_RIGHTS) &&
+	     region_make(&remote, p->b.pd, LEN, ALL_RIGHTS | IBV_ACCESS_REMOTE_ATOMIC));
+	sge = sge_of(&local, 0, 8);
+	for (size_t i = 0; i < ARRAY_SIZE(wrs); i++) {
+		wrs[i] = wr_make(IBV_WR_ATOMIC_FETCH_AND_ADD, i, IBV_SEND_SIGNALED, &sge, 1);
+		wrs[i].wr.atomic.remote_addr = (uintptr_t)remote.buf;
+		wrs[i].wr.atomic.rkey = remote.mr->rkey;
+		wrs[i].wr.atomic.compare_add = 1;
+		wrs[i].next = i ? &wrs[i - 1] : NULL;
+	}
+	must(post_send(&p->a, &wrs[ARRAY_SIZE(wrs) - 1]));
+	for (size_t i = ARRAY_SIZE(wrs); i-- > 0;)
+		must(expect_wc(p->a.send_cq, &wc, i, IBV_WC_SUCCESS));
+	must(nothing_found());
+}
+
 static void switch_needs_the_capability(void)
 {
 	must(needs_net_admin(test_context(), "strict", "0"));
@@ -227,8 +383,16 @@ int main(int argc, char **argv)
 	RUN(request_with_a_deregistered_key_is_found);
 	RUN(receive_with_a_deregistered_key_is_found);
 	RUN(other_refusals_are_not_found);
+	RUN(send_of_what_a_read_is_to_bring_is_found);
+	RUN(write_over_what_is_still_to_be_read_is_found);
+	RUN(send_of_what_has_come_without_a_completion_is_found);
+	RUN(request_with_a_fence_is_not_found);
+	RUN(request_for_other_octets_is_not_found);
+	RUN(request_behind_a_completion_is_not_found);
+	RUN(atomic_operations_in_a_row_are_not_found);
 	RUN(switch_needs_the_capability);
 	RUN(without_the_mode_nothing_is_found);
 	file_write(file, "0");
+	device_takes(test_context(), "inject", "clear");
 	return test_end();
 }
