@@ -115,6 +115,10 @@ counters! {
     /// Requests that did not wait for a Read or atomic operation whose memory they use, found
     /// likewise.
     strict_unfenced = c"strict_unfenced",
+    /// Completions of a send queue that the strict mode chose to hold, and those behind them.
+    chosen_late_completions = c"chosen_late_completions",
+    /// Completion events for which nothing was posted, chosen likewise.
+    chosen_events = c"chosen_events",
     /// Terminate messages sent on streams that were up.
     terminates_sent = c"terminates_sent",
     /// Terminate messages received.

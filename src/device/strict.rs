@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The strict mode of a device: it finds what a program does wrong although it goes well here
-//! (docs/strict.md is for users). This has the switch, and the keys that have ended.
+//! (docs/strict.md is for users). This has the switch, the keys that have ended, and how late is
+//! what the mode makes late by choice.
 //!
 //! Checks are made only while a device is strict ([`kernel_ext::static_key`]).
 //!
 //! Context: any, unless a function says otherwise.
+
+use core::num::NonZeroU32;
 
 use iwarp::stag::Stag;
 use kernel::{
@@ -21,6 +24,7 @@ use kernel::{
 };
 use kernel_ext::{
     new_spinlock_bh,
+    random,
     rdma::settings::caller_is_admin,
     static_key,
     static_key::StaticKeyHold,
@@ -29,6 +33,21 @@ use kernel_ext::{
 
 /// How many keys are remembered, the latest ones.
 const REMEMBERED: usize = 64;
+
+/// For how long the mode chooses to be late at most, in milliseconds.
+const MOST_MILLIS: u32 = 10;
+
+/// Chooses a time in milliseconds, at most 10.
+#[cold]
+pub(crate) fn choose_millis() -> NonZeroU32 {
+    NonZeroU32::MIN.saturating_add(random::below(MOST_MILLIS))
+}
+
+/// Chooses whether to do what is seldom done, once in `times`.
+#[cold]
+pub(crate) fn choose_once_in(times: u32) -> bool {
+    random::below(times) == 0
+}
 
 /// How a key has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,6 +194,11 @@ mod tests {
             len: 1,
             end: KeyEnd::Deregistered,
         }
+    }
+
+    #[test]
+    fn chosen_times_are_of_ten_milliseconds_at_most() {
+        assert!((0..1000).all(|_| (1..=10).contains(&choose_millis().get())));
     }
 
     #[test]

@@ -61,6 +61,9 @@ impl WorkItem<RULE> for Qp {
         let after = this.shared.look_at_completions();
         this.carry_out(after, Runner::Any);
         this.transmit_and_wait();
+        if this.shared.device.strict.is_on() {
+            this.notify_for_nothing();
+        }
         if this.shared.is_paced() {
             this.look_at_rule();
         }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Rule 3 of the strict mode (`stream::strict`): what may complete into a completion queue of a
-//! process never exceeds its size.
+//! The strict mode's part of completion queues. Rule 3 (`stream::strict`): what may complete into a
+//! completion queue of a process never exceeds its size. And of rule 5, which is a choice, the
+//! events.
 
 use core::ptr;
 
@@ -11,6 +12,7 @@ use kernel::{
 };
 
 use crate::{
+    device::strict::choose_once_in,
     queue::cq::Cq,
     stream::{
         owner::Receives,
@@ -20,7 +22,25 @@ use crate::{
 
 use super::Qp;
 
+/// In how many looks at what is held there is an event for nothing.
+const LOOKS_WITHOUT: u32 = 16;
+
 impl Qp {
+    /// Now and then raises an event for which nothing was posted, as for a completion that was
+    /// polled before its event came. The device is strict.
+    ///
+    /// Context: process, no lock held.
+    #[cold]
+    pub(super) fn notify_for_nothing(&self) {
+        if choose_once_in(LOOKS_WITHOUT) {
+            self.shared.each_cq(|cq| {
+                if cq.notify_for_nothing() {
+                    self.shared.device.stats.chosen_events.inc();
+                }
+            });
+        }
+    }
+
     /// Checks the completion queues of the queue pair, for whose process the device is strict.
     ///
     /// Context: process, no lock held.

@@ -313,6 +313,21 @@ impl Cq {
         } else {
             PendingEvent::Plain
         };
+        self.notify_armed(event);
+    }
+
+    /// Calls the consumer if the queue is armed for any completion, although nothing may have been
+    /// posted. Returns whether it did.
+    ///
+    /// Context: as [`Cq::notify`].
+    #[cold]
+    pub(crate) fn notify_for_nothing(&self) -> bool {
+        self.notify_armed(PendingEvent::Plain)
+    }
+
+    /// Calls the consumer if the queue is armed for the event; returns whether it is.
+    #[inline]
+    fn notify_armed(&self, event: PendingEvent) -> bool {
         let due = match &self.siw_notify {
             Some(siw_notify) => siw_notify.disarm_for(event),
             None => self.inner.lock().disarm_for(event),
@@ -320,6 +335,7 @@ impl Cq {
         if due {
             self.link.notify();
         }
+        due
     }
 
     /// Hands completions to a kernel consumer, as many as the sink takes. A process polls its own

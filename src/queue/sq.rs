@@ -667,7 +667,7 @@ impl SendQueue {
     #[must_use]
     pub(crate) fn flush(&self, mut first: Option<WcStatus>, origin: WcOrigin) -> bool {
         self.last.store(NEVER, Relaxed);
-        let _drop_outside_lock = self.inner.lock().ruled.take();
+        self.end_rules(origin);
         // Drops the regions of outstanding Reads without the lock.
         while self.read_done() {}
         let mut wr = SendWr::default();
@@ -785,7 +785,7 @@ impl SendQueueInner {
         };
         let (mut status, mut vendor_err) = (status, None);
         if let (WcStatus::Success, Some(ruled)) = (status, &mut self.ruled) {
-            match ruled.judge(done) {
+            match ruled.judge(done, queue.is_full()) {
                 DueCompletion::Goes => {}
                 DueCompletion::Held => return false,
                 DueCompletion::Fails(failed) => {

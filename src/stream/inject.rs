@@ -312,14 +312,15 @@ impl QpShared {
         self.end_failed(failed)
     }
 
-    /// Completes what rules do not hold any longer. Returns what follows.
+    /// Completes what rules, or the strict mode, do not hold any longer. Returns what follows.
     ///
     /// Context: process.
     pub(crate) fn look_at_completions(&self) -> Set<After> {
-        match self
-            .sq
-            .look_at_rules(self.device.injector.number(), self.origin())
-        {
+        let strict = self.device.strict.is_on();
+        let number = self.device.injector.number();
+        let (look, chosen) = self.sq.look_at_rules(number, strict, self.origin());
+        self.device.stats.chosen_late_completions.add(chosen.into());
+        match look {
             RuleLook::Nothing => Set::NONE,
             RuleLook::Holds => Set::NONE.with(After::LookAtRule),
             RuleLook::Failed(failed) => {

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Completions of a send queue that rules of the device (`device::inject`) change or hold, and the
-//! events that rules raise for the queue pair.
+//! Completions of a send queue that rules of the device (`device::inject`) change or hold, or that
+//! come late by choice of its strict mode (`device::strict`), and the events that rules raise for
+//! the queue pair.
 //!
 //! The transmit task notes a rule before it sends the request. The rule is looked at when the
 //! completion is due, in the order of the requests, and then every millisecond as long as it holds
 //! the completion (`qp::inject`). After one that fails by a rule only a flush completes anything.
+//!
+//! In the strict mode times in which completions are held alternate with times in which they are
+//! not, so that none is late by more than one such time. A full queue holds none.
 //!
 //! Context: the lock of the queue is held, unless a function says otherwise.
 
@@ -27,7 +31,13 @@ use kernel_ext::{
 
 use crate::{
     abi::wr::WcOrigin,
-    device::inject::Hold, //
+    device::{
+        inject::Hold,
+        strict::{
+            choose_millis,
+            choose_once_in, //
+        }, //
+    }, //
 };
 
 use super::{
@@ -73,6 +83,26 @@ pub(crate) enum RuleLook {
     Failed(FailedByRule),
 }
 
+/// What the strict mode has chosen.
+struct Choice {
+    /// Completions are held, else they come when they are due.
+    is_late: bool,
+    /// Until this is over.
+    until: Hold,
+}
+
+/// Of how many send queues that begin to work one is late from the beginning.
+const LATE_AT_ONCE: u32 = 4;
+
+impl Choice {
+    fn new(is_late: bool) -> Self {
+        Self {
+            is_late,
+            until: Hold::Since(Instant::now(), choose_millis()),
+        }
+    }
+}
+
 /// What becomes of a completion that is due.
 pub(super) enum DueCompletion {
     Goes,
@@ -94,6 +124,12 @@ pub(super) struct RuledCompletions {
     events: KVec<RuledEvent>,
     /// The number of the rules.
     number: u32,
+    /// While the device is strict.
+    choice: Option<Choice>,
+    /// Position of the request whose completion the strict mode has held last.
+    chosen_last: Option<u32>,
+    /// How many it has held since the last look.
+    chosen: u32,
 }
 
 impl RuledCompletions {
@@ -113,25 +149,29 @@ impl RuledCompletions {
                     end: None,
                     events: KVec::new(),
                     number,
+                    choice: None,
+                    chosen_last: None,
+                    chosen: 0,
                 },
                 GFP_ATOMIC,
             )?),
         })
     }
 
-    /// Returns whether nothing is left that the rules with this number do.
-    fn is_over(&self, number: u32) -> bool {
-        (self.number != number || self.list.is_empty()) && self.events.is_empty()
+    /// Returns whether nothing is left that the rules do.
+    fn is_over(&self) -> bool {
+        self.list.is_empty() && self.events.is_empty()
     }
 
-    /// Returns what becomes of the completion at a position, which is due and successful.
+    /// Returns what becomes of the completion at a position, which is due and successful. The queue
+    /// may be full.
     #[cold]
-    pub(super) fn judge(&mut self, position: u32) -> DueCompletion {
+    pub(super) fn judge(&mut self, position: u32, is_full: bool) -> DueCompletion {
         if self.failed {
             return DueCompletion::Held;
         }
         let Some((_, rule)) = self.list.first().filter(|(place, _)| *place == position) else {
-            return DueCompletion::Goes;
+            return self.choose(position, is_full);
         };
         let verdict = match rule {
             CompletionRule::Fails(failed) => {
@@ -164,6 +204,31 @@ impl RuledCompletions {
         let _ = self.list.remove(0);
         verdict
     }
+
+    /// Chooses what becomes of a completion without a rule.
+    fn choose(&mut self, position: u32, is_full: bool) -> DueCompletion {
+        let Some(choice) = &mut self.choice else {
+            return DueCompletion::Goes;
+        };
+        if choice.until.is_over() || (choice.is_late && is_full) {
+            *choice = Choice::new(!choice.is_late);
+        }
+        if !choice.is_late || is_full {
+            return DueCompletion::Goes;
+        }
+        if self.chosen_last.replace(position) != Some(position) {
+            self.chosen = self.chosen.saturating_add(1);
+        }
+        DueCompletion::Held
+    }
+
+    /// Forgets the rules, unless they have this number.
+    fn renew(&mut self, number: u32) {
+        if self.number != number {
+            (self.hold, self.number) = (None, number);
+            self.list.clear();
+        }
+    }
 }
 
 impl SendQueue {
@@ -179,10 +244,7 @@ impl SendQueue {
     pub(crate) fn rule_completion(&self, slot: Slot, rule: CompletionRule, number: u32) -> Result {
         let mut inner = self.inner.lock();
         let ruled = RuledCompletions::of(&mut inner.ruled, number)?;
-        if ruled.number != number {
-            (ruled.hold, ruled.number) = (None, number);
-            ruled.list.clear();
-        }
+        ruled.renew(number);
         if matches!(rule, CompletionRule::Raises(_)) {
             ruled.events.reserve(ruled.list.len() + 1, GFP_ATOMIC)?;
         }
@@ -215,31 +277,70 @@ impl SendQueue {
         inner.ruled.as_mut()?.events.remove(0).ok()
     }
 
-    /// Completes what the rules with this number do not hold any longer, or what others held.
+    /// Lets completions be late by choice until the queue is idle or [`SendQueue::look_at_rules`]
+    /// says that the device is not strict any more.
+    ///
+    /// Context: the transmit task.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    #[cold]
+    pub(crate) fn choose_completions(&self, number: u32) -> Result {
+        let mut inner = self.inner.lock();
+        let ruled = RuledCompletions::of(&mut inner.ruled, number)?;
+        ruled
+            .choice
+            .get_or_insert_with(|| Choice::new(choose_once_in(LATE_AT_ONCE)));
+        Ok(())
+    }
+
+    /// Completes what the rules with this number do not hold any longer, or what others held; and
+    /// if the device is not `strict`, what its strict mode held. Returns also how many that has
+    /// held.
     ///
     /// Context: process.
     #[cold]
-    pub(crate) fn look_at_rules(&self, number: u32, origin: WcOrigin) -> RuleLook {
-        let outdated = {
+    pub(crate) fn look_at_rules(
+        &self,
+        number: u32,
+        strict: bool,
+        origin: WcOrigin,
+    ) -> (RuleLook, u32) {
+        let (outdated, chosen) = {
             let mut inner = self.inner.lock();
-            match &mut inner.ruled {
-                None => return RuleLook::Nothing,
-                Some(ruled) => match ruled.end.take() {
-                    Some(failed) => return RuleLook::Failed(failed),
-                    None if ruled.failed => return RuleLook::Nothing,
-                    None if ruled.is_over(number) => inner.ruled.take(),
-                    None => None,
-                },
+            let is_idle = self.taken() == self.done();
+            let Some(ruled) = &mut inner.ruled else {
+                return (RuleLook::Nothing, 0);
+            };
+            let chosen = core::mem::take(&mut ruled.chosen);
+            ruled.renew(number);
+            ruled.choice = ruled.choice.take().filter(|_| strict);
+            match ruled.end.take() {
+                Some(failed) => return (RuleLook::Failed(failed), chosen),
+                None if ruled.failed => return (RuleLook::Nothing, chosen),
+                None if ruled.is_over() && (is_idle || !strict) => (inner.ruled.take(), chosen),
+                None => (None, chosen),
             }
         };
         let holds = outdated.is_none();
         // Without the lock.
         drop(outdated);
         self.complete(origin);
-        if holds {
+        let look = if holds {
             RuleLook::Holds
         } else {
             RuleLook::Nothing
+        };
+        (look, chosen)
+    }
+
+    /// Completes what the strict mode holds, and drops all rules: the queue is flushed.
+    #[cold]
+    pub(super) fn end_rules(&self, origin: WcOrigin) {
+        let ruled = self.inner.lock().ruled.take();
+        if ruled.is_some_and(|ruled| ruled.list.is_empty() && !ruled.failed) {
+            self.complete(origin);
         }
     }
 }

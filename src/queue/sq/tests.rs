@@ -23,6 +23,10 @@ mod sq {
         readq::ReadState,
         stag::TaggedOffset, //
     };
+    use kernel::time::{
+        Instant,
+        Monotonic, //
+    };
     use kernel_ext::rdma::object::QpId;
 
     /// A send queue and its completion queue.
@@ -323,6 +327,74 @@ mod sq {
         ]));
         assert!(rig.sq.is_idle() && rig.sq.no_reads());
         assert!(!rig.sq.flush(None, ORIGIN) && rig.completes(&[]));
+        Ok(())
+    }
+
+    /// Returns a queue of so many entries whose only request is over, and held by choice.
+    fn late(entries: u32) -> Result<SqRig> {
+        for _ in 0..1000 {
+            let rig = SqRig::kernel(entries)?;
+            let [only] = rig.taken()?;
+            rig.sq.choose_completions(0)?;
+            rig.finish(only);
+            if !rig.sq.is_idle() {
+                assert!(rig.completes(&[]));
+                return Ok(rig);
+            }
+        }
+        Err(ETIME)
+    }
+
+    #[test]
+    fn completions_that_are_late_come_in_their_order() -> Result {
+        let rig = late(4)?;
+        rig.post(1, true)?;
+        rig.post(2, true)?;
+        let (second, third) = (rig.take()?, rig.take()?);
+        rig.finish(third);
+        rig.finish(second);
+        let begin = Instant::<Monotonic>::now();
+        let mut held = 0;
+        while !rig.sq.is_idle() {
+            assert!((Instant::now() - begin).as_millis() < 1000);
+            held += rig.sq.look_at_rules(0, true, ORIGIN).1;
+        }
+        assert!(held != 0);
+        assert!(rig.completes(&[(0, OK), (1, OK), (2, OK)]));
+        // The next request begins anew.
+        assert!(matches!(
+            rig.sq.look_at_rules(0, true, ORIGIN),
+            (RuleLook::Nothing, 0)
+        ));
+        let [next] = rig.taken()?;
+        rig.finish(next);
+        assert!(rig.completes(&[(0, OK)]));
+        Ok(())
+    }
+
+    #[test]
+    fn full_queue_is_never_late() -> Result {
+        let rig = late(2)?;
+        rig.post(1, true)?;
+        let second = rig.take()?;
+        rig.finish(second);
+        assert!(rig.completes(&[(0, OK), (1, OK)]));
+        Ok(())
+    }
+
+    #[test]
+    fn late_completions_come_when_the_mode_or_the_stream_ends() -> Result {
+        let rig = late(4)?;
+        assert!(matches!(
+            rig.sq.look_at_rules(0, false, ORIGIN),
+            (RuleLook::Nothing, 1)
+        ));
+        assert!(rig.completes(&[(0, OK)]));
+        let rig = late(4)?;
+        rig.post(1, true)?;
+        rig.take()?;
+        assert!(!rig.sq.flush(None, ORIGIN));
+        assert!(rig.completes(&[(0, OK), (1, WcStatus::Flushed)]));
         Ok(())
     }
 

@@ -238,7 +238,7 @@ impl TxStream {
                         return Err(Pause::Drained);
                     }
                     if qp.device.strict.is_on() {
-                        self.outstanding.check(qp, slot, &self.wr);
+                        self.be_strict(qp, slot);
                     }
                 }
                 qp.trace_wr_start(slot, &self.wr);
@@ -491,6 +491,23 @@ impl TxStream {
             Err(_) => qp.device.warn(fmt!("no memory for a rule of a completion")),
         }
         false
+    }
+}
+
+impl TxStream {
+    /// Checks the request at `slot`, which begins now, and lets its completion be late. The device
+    /// is strict.
+    #[cold]
+    fn be_strict(&mut self, qp: &QpShared, slot: Slot) {
+        self.outstanding.check(qp, slot, &self.wr);
+        // Without memory it is not late.
+        if qp
+            .sq
+            .choose_completions(qp.device.injector.number())
+            .is_ok()
+        {
+            self.after.insert(After::LookAtRule);
+        }
     }
 }
 

@@ -350,6 +350,62 @@ PAIR_CASE(atomic_operations_in_a_row_are_not_found, 0)
 	must(nothing_found());
 }
 
+/* Completions are late now and then, and come in their order. */
+PAIR_CASE(completions_are_late_by_choice, .sq_depth = 8)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr;
+	struct ibv_wc wc;
+	long late = device_counter(test_context(), "chosen_late_completions");
+	int64_t end = now_ms() + SOON;
+
+	must(prepare(p));
+	sge = sge_of(&local, 0, 64);
+	for (uint64_t id = 0; device_counter(test_context(), "chosen_late_completions") == late;) {
+		check(now_ms() < end, "none is late");
+		/* A full queue, and more than it holds. */
+		for (uint64_t i = 0; i < 12; i++) {
+			wr = to_remote(i % 4 ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ, id + i, &sge);
+			wr.send_flags |= IBV_SEND_FENCE;
+			must(post_send(&p->a, &wr));
+		}
+		for (uint64_t i = 0; i < 12; i++)
+			must(expect_wc(p->a.send_cq, &wc, id++, IBV_WC_SUCCESS));
+	}
+	must(nothing_found());
+}
+
+/* Now and then there is an event without a completion; the next one is not lost. */
+PAIR_CASE(events_come_for_nothing_by_choice, .channels = true)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr;
+	struct ibv_wc wc;
+	long events = device_counter(test_context(), "chosen_events");
+	int64_t end = now_ms() + SOON;
+
+	must(prepare(p));
+	check(!ibv_req_notify_cq(p->a.recv_cq, 0), "arming failed");
+	sge = sge_of(&local, 0, 64);
+	wr = to_remote(IBV_WR_RDMA_WRITE, 1, &sge);
+	while (!channel_fires(p->a.recv_channel, 0)) {
+		check(now_ms() < end, "no event");
+		must(post_send(&p->a, &wr) && expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS));
+	}
+	must(expect_no_wc(p->a.recv_cq, 0));
+	check(device_counter(test_context(), "chosen_events") > events, "it was not counted");
+	check(!ibv_req_notify_cq(p->a.recv_cq, 0), "arming failed");
+	sge = sge_of(&remote, 0, 64);
+	wr = wr_make(IBV_WR_SEND, 2, IBV_SEND_SIGNALED, &sge, 1);
+	must(post_recv(&p->a, 2, &local, 0, 64) && post_send(&p->b, &wr));
+	while (!poll_wc(p->a.recv_cq, &wc, 0)) {
+		check(channel_fires(p->a.recv_channel, SOON), "no event for a completion");
+		check(!ibv_req_notify_cq(p->a.recv_cq, 0), "arming failed");
+	}
+	check(wc.wr_id == 2 && wc.status == IBV_WC_SUCCESS, "%s", ibv_wc_status_str(wc.status));
+	must(nothing_found());
+}
+
 static void switch_needs_the_capability(void)
 {
 	must(needs_net_admin(test_context(), "strict", "0"));
@@ -390,6 +446,8 @@ int main(int argc, char **argv)
 	RUN(request_for_other_octets_is_not_found);
 	RUN(request_behind_a_completion_is_not_found);
 	RUN(atomic_operations_in_a_row_are_not_found);
+	RUN(completions_are_late_by_choice);
+	RUN(events_come_for_nothing_by_choice);
 	RUN(switch_needs_the_capability);
 	RUN(without_the_mode_nothing_is_found);
 	file_write(file, "0");
