@@ -117,6 +117,8 @@ counters! {
     strict_unfenced = c"strict_unfenced",
     /// Completions of a send queue that the strict mode chose to hold, and those behind them.
     chosen_late_completions = c"chosen_late_completions",
+    /// FPDUs that the strict mode chose to place late.
+    chosen_late_placements = c"chosen_late_placements",
     /// Completion events for which nothing was posted, chosen likewise.
     chosen_events = c"chosen_events",
     /// Terminate messages sent on streams that were up.

@@ -51,7 +51,7 @@ impl Qp {
                 },
                 After::TransmitLater => self.arm_tx_timer(STARVED_PERIOD),
                 After::Receive => self.enqueue_rx(),
-                After::FetchIn => self.enqueue_paging_in(),
+                After::FetchIn => self.fetch_in(),
                 After::AwaitReceive => self.await_receive(),
                 After::FetchOut => self.enqueue_paging_out(),
                 After::CheckIdle => self.schedule_idle_check(),

@@ -47,7 +47,7 @@ pub(crate) enum RxWaits {
     Memory,
     /// Its receive.
     Receive,
-    /// That no rule holds it any more.
+    /// That no rule holds it any more, or no choice of the strict mode.
     Rule,
 }
 
@@ -205,6 +205,7 @@ impl Qp {
     /// Context: process.
     pub(crate) fn rx_waits(&self) -> RxWaits {
         match &self.rx.lock().stream {
+            Some(stream) if stream.late().is_some() => RxWaits::Rule,
             Some(stream) if stream.is_paging_in() => RxWaits::Memory,
             Some(stream) if stream.awaits_receive() => RxWaits::Receive,
             Some(stream) if stream.is_held() => RxWaits::Rule,

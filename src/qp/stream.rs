@@ -26,7 +26,8 @@ use kernel::{
 };
 use kernel_ext::{
     compat::EISCONN,
-    rdma::types::AccessFlags, //
+    rdma::types::AccessFlags,
+    static_key, //
 };
 
 use crate::{
@@ -221,6 +222,9 @@ impl Qp {
 
     /// Handles the end of the stream.
     pub(crate) fn stream_ended(self: &Arc<Self>, how: Ended) {
+        if static_key::is_on() {
+            self.place_before_end();
+        }
         if let Ended::Lost(loss) = how {
             if loss != Loss::Here {
                 self.shared.note_end(StreamEnd::Lost(loss), None);

@@ -24,6 +24,7 @@ use kernel::{
 };
 use kernel_ext::{
     net::Inbound,
+    static_key,
     sync::{
         BhOff,
         Next,
@@ -497,6 +498,9 @@ impl Qp {
                 Next::Again
             }
             phase @ (QpPhase::Error | QpPhase::Gone) => {
+                if static_key::is_on() && phase == QpPhase::Error {
+                    self.place_before_end();
+                }
                 // The connection outlives the transmit side of the stream.
                 self.take_new_tx(tx);
                 tx.stream = None;

@@ -54,6 +54,7 @@ use kernel_ext::{
 };
 
 use crate::{
+    device::inject::Hold,
     mem::sge::{
         RegionCache,
         Slice, //
@@ -72,6 +73,7 @@ mod delivery;
 mod fpdu;
 mod recv;
 mod rest;
+mod strict;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 
@@ -190,9 +192,14 @@ impl RxStream {
         self.receiver.awaits_receive()
     }
 
-    /// Returns whether a rule has held an FPDU when it was looked at last.
+    /// Returns whether a rule has held an FPDU when it was looked at last, or one is late by choice.
     pub(crate) fn is_held(&self) -> bool {
-        self.injection.as_ref().is_some_and(Injection::holds)
+        self.injection.as_ref().is_some_and(Injection::holds) || self.late().is_some()
+    }
+
+    /// Returns until when an FPDU is not placed, if it is late by choice.
+    pub(crate) fn late(&self) -> Option<Hold> {
+        self.incoming.late
     }
 }
 
@@ -253,7 +260,7 @@ impl RxStream {
         round.count(pos);
     }
 
-    /// Finishes the FPDU that waits for its memory, and consumes it; returns the range it still
+    /// Finishes the FPDU that waits for its memory, or was late, and consumes it; returns the range it still
     /// needs, if any. `fetched` stays pinned until the copy is made, so each FPDU waits once for
     /// each piece of its memory, whichever pages the process takes away. If the process binds a
     /// window anew meanwhile, the FPDU waits for the memory that the window refers to now.
@@ -268,6 +275,7 @@ impl RxStream {
             fetched,
             wanted: Cell::new(None),
         };
+        self.incoming.late = None;
         let mut receiving = self.begin(round);
         receiving.to.again = Some(&again);
         let len = receiving.go_on(StreamReceiver::resume);

@@ -51,11 +51,15 @@ use kernel_ext::{
     mm::mem_map::Memory,
     net::Inbound,
     rdma::wr::WcStatus,
+    static_key,
     sync::BhOff,
     warn_on_once, //
 };
 
-use super::recv::Incoming;
+use super::{
+    recv::Incoming,
+    strict::LatePayload, //
+};
 use crate::{
     mem::{
         mr::{
@@ -151,7 +155,7 @@ pub(super) fn place_write(
 
 /// Returns why a Write is not placed.
 #[inline]
-fn not_written(error: Error) -> NotPlaced<Fault> {
+pub(super) fn not_written(error: Error) -> NotPlaced<Fault> {
     match error {
         EAGAIN => NotPlaced::Absent,
         _ => NotPlaced::Refused(Fault::LocalPlacement),
@@ -181,7 +185,20 @@ impl Delivery for RxDelivery<'_, '_> {
         let access = access.ok_or(invalid)?;
         let payload = payload_of(self.pos, segment.payload);
         match self.again {
-            None => place_write(self.inbound, payload, &access, segment),
+            None => {
+                if static_key::is_on() {
+                    let late = LatePayload {
+                        qp: self.qp,
+                        incoming: self.incoming,
+                        inbound: self.inbound,
+                        payload,
+                    };
+                    if late.leave_write(&access, segment) {
+                        return Err(NotPlaced::Absent);
+                    }
+                }
+                place_write(self.inbound, payload, &access, segment)
+            }
             Some(again) => access.write(segment, |inside, at| {
                 let (pos, len) = payload;
                 let wanted = Wanted::new(region, inside, at, len, LocalUse::Sink);
@@ -222,33 +239,19 @@ impl Delivery for RxDelivery<'_, '_> {
             let Self { qp, inbound, .. } = self;
             return again.place_send(qp, inbound, (pos, len), self.incoming, access, offset);
         }
-        let Incoming {
-            buffer,
-            unchecked,
-            placed,
-            ..
-        } = &mut *self.incoming;
-        let copied = match buffer.only() {
-            // Checks all of the element, also what lies behind the octets.
-            Some(slice) if *unchecked => {
-                // CAST: 32 bits fit.
-                let all = slice.len as usize;
-                slice.copy(access, 0, all, |inside, at| {
-                    if len > all {
-                        return Err(WcStatus::LocalProtection.into());
-                    }
-                    let memory = inside.memory();
-                    Ok(memory.copy_from_inbound(at, self.inbound, pos, len)?)
-                })
-            }
-            _ => buffer.copy(access, offset, len, |memory, at, piece, done| {
-                // NO-OVERFLOW: inside the FPDU.
-                memory.copy_from_inbound(at, self.inbound, pos + done, piece)
-            }),
-        };
+        if static_key::is_on() && self.late((pos, len)).leave_send(access, offset) {
+            return Err(NotPlaced::Absent);
+        }
+        let Self {
+            incoming, inbound, ..
+        } = self;
+        let copied = incoming.copy(access, offset, len, |memory, at, piece, done| {
+            // NO-OVERFLOW: inside the FPDU.
+            memory.copy_from_inbound(at, inbound, pos + done, piece)
+        });
         copied.map_err(|why| {
             if let NotCopied::Absent(done) = why {
-                *placed = done;
+                incoming.placed = done;
             }
             why.into()
         })
@@ -264,7 +267,12 @@ impl Delivery for RxDelivery<'_, '_> {
         let payload = payload_of(self.pos, payload);
         let access = SgeAccess::sink(self.qp.pd(), self.off);
         match self.again {
-            None => Ok(place(self.inbound, payload, sink, access, offset)?),
+            None => {
+                if static_key::is_on() && self.late(payload).leave_response(sink, access, offset) {
+                    return Err(NotPlaced::Absent);
+                }
+                Ok(place(self.inbound, payload, sink, access, offset)?)
+            }
             Some(again) => {
                 let (pos, len) = payload;
                 let placed = again.place(sink, access, (offset, len), |memory, at| {
@@ -482,7 +490,17 @@ impl Delivery for RxDelivery<'_, '_> {
     }
 }
 
-impl RxDelivery<'_, '_> {
+impl<'b> RxDelivery<'_, 'b> {
+    /// Returns a payload, by offset in the receive queue and length, which may be late.
+    fn late(&mut self, payload: (usize, usize)) -> LatePayload<'_, 'b> {
+        LatePayload {
+            qp: self.qp,
+            incoming: self.incoming,
+            inbound: self.inbound,
+            payload,
+        }
+    }
+
     /// Reports the key of the memory to which the answer to the oldest Read was to go, if it has
     /// ended. The device is strict.
     #[cold]

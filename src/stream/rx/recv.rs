@@ -17,7 +17,9 @@ use iwarp::{
         Received, //
     }, //
 };
+use kernel::error::Result;
 use kernel_ext::{
+    mm::mem_map::Memory,
     rdma::wr::{
         WcExtra,
         WcOpcode,
@@ -31,10 +33,13 @@ use crate::{
         Completion,
         RecvWr, //
     },
+    device::inject::Hold,
     mem::{
         mr::LocalUse,
         sge::{
+            NotCopied,
             RegionCache,
+            SgeAccess,
             Slice,
             Slices, //
         }, //
@@ -68,6 +73,8 @@ pub(super) struct Incoming {
     pub(super) turn: ReceiveTurn,
     /// What a rule does to the next receive.
     pub(super) rule: Option<ReceiveRule>,
+    /// Until when the FPDU in hand is not placed, if it is late by choice.
+    pub(super) late: Option<Hold>,
 }
 
 impl Incoming {
@@ -79,6 +86,36 @@ impl Incoming {
     /// Returns the buffer, if it is one element.
     pub(super) fn only(&self) -> Option<&Slice> {
         self.buffer.only()
+    }
+
+    /// Calls `copy(memory, offset in it, octets, octets done before)` for each piece of the buffer
+    /// at `offset`, after checking it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Slices::copy`].
+    #[inline(always)]
+    pub(super) fn copy(
+        &self,
+        access: SgeAccess<'_>,
+        offset: u32,
+        len: usize,
+        mut copy: impl FnMut(&Memory, u64, usize, usize) -> Result,
+    ) -> Result<(), NotCopied> {
+        match self.buffer.only() {
+            // Checks all of the element, also what lies behind the octets.
+            Some(slice) if self.unchecked => {
+                // CAST: 32 bits fit.
+                let all = slice.len as usize;
+                slice.copy(access, 0, all, |inside, at| {
+                    if len > all {
+                        return Err(WcStatus::LocalProtection.into());
+                    }
+                    Ok(copy(inside.memory(), at, len, 0)?)
+                })
+            }
+            _ => self.buffer.copy(access, offset, len, copy),
+        }
     }
 
     /// Dequeues a receive work request. If it is for a Send, whose first segment is `segment`,

@@ -500,12 +500,9 @@ impl TxStream {
     #[cold]
     fn be_strict(&mut self, qp: &QpShared, slot: Slot) {
         self.outstanding.check(qp, slot, &self.wr);
+        let number = qp.device.injector.number();
         // Without memory it is not late.
-        if qp
-            .sq
-            .choose_completions(qp.device.injector.number())
-            .is_ok()
-        {
+        if qp.sq.choose_completions(number).is_ok() {
             self.after.insert(After::LookAtRule);
         }
     }

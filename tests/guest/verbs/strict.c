@@ -363,16 +363,120 @@ PAIR_CASE(completions_are_late_by_choice, .sq_depth = 8)
 	sge = sge_of(&local, 0, 64);
 	for (uint64_t id = 0; device_counter(test_context(), "chosen_late_completions") == late;) {
 		check(now_ms() < end, "none is late");
-		/* A full queue, and more than it holds. */
-		for (uint64_t i = 0; i < 12; i++) {
+		/* As many as the queue holds. */
+		for (uint64_t i = 0; i < 8; i++) {
 			wr = to_remote(i % 4 ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ, id + i, &sge);
 			wr.send_flags |= IBV_SEND_FENCE;
 			must(post_send(&p->a, &wr));
 		}
-		for (uint64_t i = 0; i < 12; i++)
+		for (uint64_t i = 0; i < 8; i++)
 			must(expect_wc(p->a.send_cq, &wc, id++, IBV_WC_SUCCESS));
 	}
 	must(nothing_found());
+}
+
+/*
+ * Messages of `len` octets until one has been seen that was placed late: in front of its last octet
+ * there is neither what was there nor what is to come. Nothing but its octets is touched, and they
+ * are all there with the completion.
+ */
+static void messages_are_placed_late(struct pair *p, enum ibv_wr_opcode op, size_t len)
+{
+	const struct region *from = op == IBV_WR_RDMA_READ ? &remote : &local;
+	const struct region *to = op == IBV_WR_RDMA_READ ? &local : &remote;
+	struct ibv_cq *told = op == IBV_WR_SEND ? p->b.recv_cq : p->a.send_cq;
+	volatile uint8_t *sink = to->buf + 64;
+	long late = device_counter(test_context(), "chosen_late_placements");
+	int64_t end = now_ms() + SOON;
+	bool seen = false;
+	struct ibv_send_wr wr;
+	struct ibv_sge sge;
+	struct ibv_wc wc;
+
+	for (uint64_t id = 1; !seen; id++) {
+		check(now_ms() < end, "none is late");
+		memset(from->buf, 2, LEN);
+		memset(to->buf, 1, LEN);
+		sge = sge_of(&local, 64, len);
+		wr = wr_make(op, id, op == IBV_WR_RDMA_WRITE ? 0 : IBV_SEND_SIGNALED, &sge, 1);
+		wr.wr.rdma.remote_addr = (uintptr_t)remote.buf + 64;
+		wr.wr.rdma.rkey = remote.mr->rkey;
+		if (op == IBV_WR_SEND)
+			must(post_recv(&p->b, id, &remote, 64, len + 64));
+		must(post_send(&p->a, &wr));
+		/* A Write is there when a Read behind it is. */
+		if (op == IBV_WR_RDMA_WRITE) {
+			sge = sge_of(&local, 0, 1);
+			wr = to_remote(IBV_WR_RDMA_READ, id, &sge);
+			must(post_send(&p->a, &wr));
+		}
+		do {
+			/* The last one comes first. */
+			if (sink[len - 1] == 2 && sink[0] != 1 && sink[0] != 2)
+				seen = true;
+			check(now_ms() < end, "no completion");
+		} while (!poll_wc(told, &wc, 0));
+		check(wc.status == IBV_WC_SUCCESS && wc.wr_id == id, "%s",
+		      ibv_wc_status_str(wc.status));
+		if (op == IBV_WR_SEND)
+			must(expect_wc(p->a.send_cq, &wc, id, IBV_WC_SUCCESS));
+		check(not_all((uint8_t *)sink, len, 2) < 0, "it is not there");
+		check(not_all(to->buf, 64, 1) < 0 &&
+			      not_all(to->buf + 64 + len, LEN - 64 - len, 1) < 0,
+		      "other octets are touched");
+	}
+	check(device_counter(test_context(), "chosen_late_placements") > late,
+	      "it was not counted");
+	must(nothing_found());
+}
+
+PAIR_CASE(sends_are_placed_late_by_choice, 0)
+{
+	must(prepare(p));
+	messages_are_placed_late(p, IBV_WR_SEND, 1000);
+}
+
+PAIR_CASE(writes_are_placed_late_by_choice, 0)
+{
+	must(prepare(p));
+	messages_are_placed_late(p, IBV_WR_RDMA_WRITE, 1000);
+}
+
+PAIR_CASE(read_responses_are_placed_late_by_choice, 0)
+{
+	must(prepare(p));
+	messages_are_placed_late(p, IBV_WR_RDMA_READ, 1000);
+}
+
+static void peer_ends_behind_its_sends(struct pair *p)
+{
+	struct ibv_send_wr wr;
+	struct ibv_sge sge;
+	struct ibv_wc wc;
+
+	must(prepare(p));
+	sge = sge_of(&local, 0, 64);
+	for (uint64_t id = 1; id <= 5; id++)
+		must(post_recv(&p->b, id, &remote, 64 * id, 64));
+	for (uint64_t id = 1; id <= 5; id++) {
+		wr = wr_make(IBV_WR_SEND, id, IBV_SEND_SIGNALED, &sge, 1);
+		must(post_send(&p->a, &wr));
+	}
+	for (uint64_t id = 1; id <= 5; id++)
+		must(expect_wc(p->a.send_cq, &wc, id, IBV_WC_SUCCESS));
+	rdma_destroy_qp(p->a.id);
+	p->a.qp = NULL;
+	for (uint64_t id = 1; id <= 5; id++)
+		must(expect_wc(p->b.recv_cq, &wc, id, IBV_WC_SUCCESS));
+}
+
+/* What has arrived is taken, late or not, before the end of the stream. */
+static void late_messages_come_before_the_end(void)
+{
+	struct pair_opts opts = { 0 };
+
+	for (int round = 0; round < 30 && !test_failed(); round++)
+		with_pair(&opts, peer_ends_behind_its_sends);
 }
 
 /* Now and then there is an event without a completion; the next one is not lost. */
@@ -447,6 +551,10 @@ int main(int argc, char **argv)
 	RUN(request_behind_a_completion_is_not_found);
 	RUN(atomic_operations_in_a_row_are_not_found);
 	RUN(completions_are_late_by_choice);
+	RUN(sends_are_placed_late_by_choice);
+	RUN(writes_are_placed_late_by_choice);
+	RUN(read_responses_are_placed_late_by_choice);
+	RUN(late_messages_come_before_the_end);
 	RUN(events_come_for_nothing_by_choice);
 	RUN(switch_needs_the_capability);
 	RUN(without_the_mode_nothing_is_found);
