@@ -15,7 +15,8 @@
 #
 # Arguments NAME=VALUE, or environment: TYPE (link type under test: riwarp, riwarp_siw, riwarp_ib or
 # siw), TOPOLOGY (netns, self, siw-server, siw-client), LINK (veth or tap: see veth_ends), ONLY (a
-# glob: run only the cases whose name matches), VERBOSE=1 (show every log).
+# glob: run only the cases whose name matches), VERBOSE=1 (show every log), STRICT=1 (each device is
+# strict; `finish` prints what was found, docs/strict.md).
 
 for setting in "$@"; do
 	case $setting in *=*) export "${setting?}" ;; esac
@@ -145,6 +146,7 @@ relay() {
 
 # finish: takes down what the script set up, and exits with its status.
 finish() {
+	[ -z "${STRICT:-}" ] || dmesg | sed -n 's/.*: strict rule/# strict rule/p'
 	ends_down
 	kcsan_watched || not_ok "$SCRIPT/kcsan" 'nothing of the module was watched'
 	rm -rf "$TMP"
@@ -285,6 +287,7 @@ link_add() {
 	LINKS_MADE+=("$1 $2")
 	eventually 10 link_state_is "$1" "$2" ACTIVE ||
 		{ echo "device $2 did not become active"; return 1; }
+	[ -z "${STRICT:-}" ] || echo 1 >"/sys/class/infiniband/$2/strict"
 }
 
 # link_del NETNS NAME
