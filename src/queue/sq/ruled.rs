@@ -158,9 +158,9 @@ impl RuledCompletions {
         })
     }
 
-    /// Returns whether nothing is left that the rules do.
+    /// Returns whether nothing is left that rules or the strict mode do.
     fn is_over(&self) -> bool {
-        self.list.is_empty() && self.events.is_empty()
+        self.list.is_empty() && self.events.is_empty() && self.choice.is_none()
     }
 
     /// Returns what becomes of the completion at a position, which is due and successful. The queue
@@ -315,11 +315,11 @@ impl SendQueue {
             };
             let chosen = core::mem::take(&mut ruled.chosen);
             ruled.renew(number);
-            ruled.choice = ruled.choice.take().filter(|_| strict);
+            ruled.choice = ruled.choice.take().filter(|_| strict && !is_idle);
             match ruled.end.take() {
                 Some(failed) => return (RuleLook::Failed(failed), chosen),
                 None if ruled.failed => return (RuleLook::Nothing, chosen),
-                None if ruled.is_over() && (is_idle || !strict) => (inner.ruled.take(), chosen),
+                None if ruled.is_over() => (inner.ruled.take(), chosen),
                 None => (None, chosen),
             }
         };

@@ -155,7 +155,7 @@ pub(super) fn place_write(
 
 /// Returns why a Write is not placed.
 #[inline]
-pub(super) fn not_written(error: Error) -> NotPlaced<Fault> {
+fn not_written(error: Error) -> NotPlaced<Fault> {
     match error {
         EAGAIN => NotPlaced::Absent,
         _ => NotPlaced::Refused(Fault::LocalPlacement),

@@ -12,7 +12,10 @@
 
 use core::cmp::min;
 
-use iwarp::receiver::TaggedSegment;
+use iwarp::{
+    fault::Fault,
+    receiver::TaggedSegment, //
+};
 use kernel::{
     prelude::*,
     time::Instant, //
@@ -41,10 +44,7 @@ use crate::{
     stream::owner::QpShared, //
 };
 
-use super::{
-    delivery::not_written,
-    recv::Incoming, //
-};
+use super::recv::Incoming;
 
 /// Of how many FPDUs one is late.
 const LATE_ONE: u32 = 8;
@@ -74,7 +74,8 @@ impl LatePayload<'_, '_> {
     pub(super) fn leave_write(self, access: &PeerAccess<'_>, segment: &TaggedSegment) -> bool {
         self.leave(|inbound, (pos, len)| {
             let spoiled = access.write(segment, |inside, at| {
-                spoil(inside.memory(), at, inbound, (pos, len), pos + len).map_err(not_written)
+                spoil(inside.memory(), at, inbound, (pos, len), pos + len)
+                    .map_err(|_| Fault::LocalPlacement)
             });
             spoiled.is_ok()
         })
