@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The rules of a device by which requests, messages and verbs fail on purpose (`iwarp::inject`), as
-//! the file `inject` in sysfs has them. docs/inject.md is for users.
+//! The rules of a device by which requests, messages and verbs fail on purpose (`iwarp::inject`),
+//! as the file `inject` in sysfs has them. docs/inject.md is for users.
 //!
-//! Streams and verbs ask for rules only while a device has any ([`kernel_ext::static_key`]). A write
-//! makes a new [`RuleSet`]; streams count from the beginning for each, and what an earlier one holds
-//! goes on.
+//! Streams and verbs ask for rules only while a device has any ([`kernel_ext::static_key`]). A
+//! write makes a new [`RuleSet`]; streams count from the beginning for each, and what an earlier
+//! one holds goes on.
 //!
 //! Context: process, unless a function says otherwise.
 

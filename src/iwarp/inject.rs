@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Rules by which requests of this end, messages of the peer, and verbs fail or are late on purpose,
-//! so that the error paths of programs can be tested.
+//! Rules by which requests of this end, messages of the peer, and verbs fail or are late on
+//! purpose, so that the error paths of programs can be tested.
 //!
 //! A rule is a line of words, each `NAME=VALUE` but for the flag `quiet`:
 //!
@@ -12,11 +12,12 @@
 //! ```
 //!
 //! where ACTION is `status=S [vendor=N] [quiet]`, `terminate=0x1LTCC`, `reset`, `fin`, `silent`,
-//! `delay=T`, `rate=R`, `corrupt [kernel=yes]`, `corrupt=crc [kernel=yes]`, `no-receive`, `event=EVENT`,
-//! of a verb `errno=E`, or of a connection a [`ConnAction`]. The words of the first line say what the rule is about: requests before they
-//! are sent, messages of the peer before they are taken, or calls of a verb before they do
-//! anything; it counts these, for each stream by itself or on all of the device. `nth`, `every` and `p` say which of them it hits, and without them it hits all; `times`
-//! says how often at most.
+//! `delay=T`, `rate=R`, `corrupt [kernel=yes]`, `corrupt=crc [kernel=yes]`, `no-receive`,
+//! `event=EVENT`, of a verb `errno=E`, or of a connection a [`ConnAction`]. The words of the first
+//! line say what the rule is about: requests before they are sent, messages of the peer before they
+//! are taken, or calls of a verb before they do anything; it counts these, for each stream by
+//! itself or on all of the device. `nth`, `every` and `p` say which of them it hits, and without
+//! them it hits all; `times` says how often at most.
 //!
 //! Pure, any context. docs/inject.md is for users.
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Looks whether a rule (`stream::inject`), or a choice of the strict mode (`device::strict`), still
-//! holds a request of the queue pair, or a message that has arrived, and raises the events of rules.
+//! Looks whether a rule (`stream::inject`), or a choice of the strict mode (`device::strict`),
+//! still holds a request of the queue pair, or a message that has arrived, and raises the events of
+//! rules.
 
 use iwarp::inject::{
     EventSource,

@@ -192,7 +192,8 @@ impl RxStream {
         self.receiver.awaits_receive()
     }
 
-    /// Returns whether a rule has held an FPDU when it was looked at last, or one is late by choice.
+    /// Returns whether a rule has held an FPDU when it was looked at last, or one is late by
+    /// choice.
     pub(crate) fn is_held(&self) -> bool {
         self.injection.as_ref().is_some_and(Injection::holds) || self.late().is_some()
     }
@@ -260,10 +261,10 @@ impl RxStream {
         round.count(pos);
     }
 
-    /// Finishes the FPDU that waits for its memory, or was late, and consumes it; returns the range it still
-    /// needs, if any. `fetched` stays pinned until the copy is made, so each FPDU waits once for
-    /// each piece of its memory, whichever pages the process takes away. If the process binds a
-    /// window anew meanwhile, the FPDU waits for the memory that the window refers to now.
+    /// Finishes the FPDU that waits for its memory, or was late, and consumes it; returns the range
+    /// it still needs, if any. `fetched` stays pinned until the copy is made, so each FPDU waits
+    /// once for each piece of its memory, whichever pages the process takes away. If the process
+    /// binds a window anew meanwhile, the FPDU waits for the memory that the window refers to now.
     ///
     /// Context: process, the socket locked.
     pub(crate) fn go_on(

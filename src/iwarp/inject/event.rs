@@ -24,8 +24,8 @@ pub enum EventSource {
     Srq,
 }
 
-/// Each event, by its name in `enum ibv_event_type` without `IBV_EVENT_`. No `GID_CHANGE`: `ib_core`
-/// raises that one itself, for devices of RoCE only (drivers/infiniband/core/cache.c).
+/// Each event, by its name in `enum ibv_event_type` without `IBV_EVENT_`. No `GID_CHANGE`:
+/// `ib_core` raises that one itself, for devices of RoCE only (drivers/infiniband/core/cache.c).
 const EVENTS: [(&str, EventSource, u8); 13] = [
     ("CQ_ERR", EventSource::Cq, 0),
     ("QP_FATAL", EventSource::Qp, 1),
