@@ -165,17 +165,13 @@ impl DeviceKind {
     /// Returns what is confirmed on a stream that may have `ord` Reads outstanding, with or without
     /// Sends ([`Settings::confirm_sends`]).
     pub(crate) fn confirmed(self, ord: u16, sends: bool) -> Confirmed {
-        match self {
+        match (self, sends) {
             // It takes a Read to learn that the peer has the data.
-            _ if ord == 0 => Confirmed::NONE,
-            Self::Ib => Confirmed {
-                writes: true,
-                sends,
-            },
-            Self::Rxe | Self::Siw => Confirmed {
-                writes: false,
-                sends,
-            },
+            _ if ord == 0 => Confirmed::None,
+            (Self::Ib, true) => Confirmed::Both,
+            (Self::Ib, false) => Confirmed::Writes,
+            (Self::Rxe | Self::Siw, true) => Confirmed::Sends,
+            (Self::Rxe | Self::Siw, false) => Confirmed::None,
         }
     }
 
@@ -207,21 +203,26 @@ pub(crate) enum Abi {
 }
 
 /// Which signalled requests a Read of no octets behind them completes: then the peer has placed a
-/// Write, as on InfiniBand, or taken a message. The others are complete when TCP has accepted them,
-/// as iWARP has it.
+/// Write, as on InfiniBand, or taken a Send or Immediate Data. The others are complete when TCP has
+/// accepted them, as iWARP has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Confirmed {
-    pub(crate) writes: bool,
-    /// Sends and Immediate Data.
-    pub(crate) sends: bool,
+pub(crate) enum Confirmed {
+    None,
+    Writes,
+    Sends,
+    Both,
 }
 
 impl Confirmed {
-    /// None.
-    pub(crate) const NONE: Self = Self {
-        writes: false,
-        sends: false,
-    };
+    /// Returns whether Writes are.
+    pub(crate) fn writes(self) -> bool {
+        matches!(self, Self::Writes | Self::Both)
+    }
+
+    /// Returns whether Sends and Immediate Data are.
+    pub(crate) fn sends(self) -> bool {
+        matches!(self, Self::Sends | Self::Both)
+    }
 }
 
 /// When a library rings the doorbell of a send queue.

@@ -16,7 +16,8 @@
 # Arguments NAME=VALUE, or environment: TYPE (link type under test: riwarp, riwarp_siw, riwarp_ib or
 # siw), TOPOLOGY (netns, self, siw-server, siw-client), LINK (veth or tap: see veth_ends), ONLY (a
 # glob: run only the cases whose name matches), VERBOSE=1 (show every log), STRICT=1 (each device is
-# strict; `finish` prints what was found, docs/strict.md).
+# strict; `finish` prints what was found, docs/strict.md), RULES (for the file `inject` of each device;
+# `finish` prints how often they have hit, docs/inject.md).
 
 for setting in "$@"; do
 	case $setting in *=*) export "${setting?}" ;; esac
@@ -147,6 +148,7 @@ relay() {
 # finish: takes down what the script set up, and exits with its status.
 finish() {
 	[ -z "${STRICT:-}" ] || dmesg | sed -n 's/.*: strict rule/# strict rule/p'
+	[ -z "${RULES:-}" ] || sed 's/^/# /' /sys/class/infiniband/*/inject
 	ends_down
 	kcsan_watched || not_ok "$SCRIPT/kcsan" 'nothing of the module was watched'
 	rm -rf "$TMP"
@@ -288,6 +290,7 @@ link_add() {
 	eventually 10 link_state_is "$1" "$2" ACTIVE ||
 		{ echo "device $2 did not become active"; return 1; }
 	[ -z "${STRICT:-}" ] || echo 1 >"/sys/class/infiniband/$2/strict"
+	[ -z "${RULES:-}" ] || echo "$RULES" >"/sys/class/infiniband/$2/inject"
 }
 
 # link_del NETNS NAME

@@ -541,12 +541,17 @@ impl QpShared {
     /// Returns whether a Read behind the request completes it.
     #[inline]
     fn is_confirmed(&self, wr: &SendWr, confirmed: Confirmed) -> bool {
-        let asked = confirmed != Confirmed::NONE
-            && match wr.op {
-                SendOp::Write { .. } => confirmed.writes,
-                SendOp::Send(_) | SendOp::Immediate(_) => confirmed.sends,
-                _ => false,
-            };
+        confirmed != Confirmed::None && self.is_of_confirmed(wr, confirmed)
+    }
+
+    /// [`QpShared::is_confirmed`], where some are. Apart, since most streams have none.
+    #[inline(never)]
+    fn is_of_confirmed(&self, wr: &SendWr, confirmed: Confirmed) -> bool {
+        let asked = match wr.op {
+            SendOp::Write { .. } => confirmed.writes(),
+            SendOp::Send(_) | SendOp::Immediate(_) => confirmed.sends(),
+            _ => false,
+        };
         asked && (wr.signalled || self.sq.signal_policy() == SignalPolicy::All)
     }
 

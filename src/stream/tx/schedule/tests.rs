@@ -132,7 +132,7 @@ mod schedule {
                 rtr: None,
                 draft_swap: false,
             }),
-            confirmed: Confirmed::NONE,
+            confirmed: Confirmed::None,
             reads: true,
             mulpdu: 1000,
             slices: Slices::default(),
@@ -192,7 +192,7 @@ mod schedule {
                     1 => ATOMIC,
                     _ => SendOp::default(),
                 };
-                assert!(qp.shared.must_wait(&request(op, n >= 3), Confirmed::NONE) == wait);
+                assert!(qp.shared.must_wait(&request(op, n >= 3), Confirmed::None) == wait);
                 // Only a request that waits makes a Response run the transmit task.
                 assert!(answered(qp) == wait);
                 if wait {
@@ -216,20 +216,23 @@ mod schedule {
             signalled,
             ..request(op, false)
         };
-        let confirmed = |writes, sends| Confirmed { writes, sends };
         for waits in [false, false, true] {
             for (op, by) in [
-                ((|| WRITE) as fn() -> SendOp, confirmed(true, false)),
-                (SendOp::default, confirmed(false, true)),
-                (|| SendOp::Immediate([1; 8]), confirmed(false, true)),
+                ((|| WRITE) as fn() -> SendOp, Confirmed::Writes),
+                (SendOp::default, Confirmed::Sends),
+                (|| SendOp::Immediate([1; 8]), Confirmed::Sends),
             ] {
-                let other = confirmed(!by.writes, !by.sends);
+                let other = match by {
+                    Confirmed::Writes => Confirmed::Sends,
+                    _ => Confirmed::Writes,
+                };
+                assert!(qp.shared.is_confirmed(&of(op(), true), Confirmed::Both));
                 assert!(qp.shared.must_wait(&of(op(), true), by) == waits);
                 assert!(answered(qp) == waits);
                 // Nobody hears of one without a completion.
                 assert!(!qp.shared.must_wait(&of(op(), false), by));
                 assert!(!qp.shared.must_wait(&of(op(), true), other));
-                assert!(!qp.shared.must_wait(&of(op(), true), Confirmed::NONE));
+                assert!(!qp.shared.must_wait(&of(op(), true), Confirmed::None));
             }
             qp.shared.await_confirmation(None);
         }
@@ -252,7 +255,7 @@ mod schedule {
             stag: Stag::ZERO,
             to: 0,
         };
-        let waits = |op| qp.shared.must_wait(&request(op, false), Confirmed::NONE);
+        let waits = |op| qp.shared.must_wait(&request(op, false), Confirmed::None);
         for full in [false, false, true] {
             assert!(waits(SendOp::Flush(FLUSH)) == full && waits(atomic_write()) == full);
             qp.shared.await_confirmation(None);
