@@ -4,6 +4,12 @@
 #
 #   make [KDIR=...]     builds riwarp.ko for a kernel whose build tree has the Rust side
 #   make install        installs it for that kernel
+#   make deb            builds the Debian packages riwarp-dkms and riwarp-utils into deb/, with the
+#                       machine's debhelper and dh-dkms; needs neither root nor the kernel
+#   make deb-module [KDIR=...] [KEY=... CERT=...]
+#                       builds riwarp.ko and the package riwarp-modules-RELEASE, for machines without
+#                       compilers, signed by the key if there is one (scripts/deb). MAINTAINER, BUGS,
+#                       HOMEPAGE, VCS_GIT and VCS_BROWSER become fields of the packages
 #
 # The targets below need only a Debian (12 or later) with make and git, root, its package mirror
 # and, for tests, the Rust package registry. They make a small Debian with the kernel, the compilers
@@ -20,7 +26,8 @@
 #   make test-kernels   builds for, and tests in, each of Debian's kernels of qemu/versions' series
 #                       and the one before, and prints the support matrix; hours (tests/kernels says
 #                       how to take one kernel)
-#   make deb            builds the Debian packages riwarp-dkms and riwarp-utils into deb/
+#   make deb-check      builds the packages of make deb in a root of its own, and checks them with
+#                       lintian and mandoc
 #   make deb-run        builds the package riwarp-run, which runs a command with RDMA devices
 #                       without privileges (docs/ci.md); run/build makes it as a directory
 #   make image          makes an OCI image of Debian with riwarp-run (docs/ci.md); MIRROR is its source
@@ -104,8 +111,10 @@ test-kernels:
 	@tests/kernels
 deb:
 	@scripts/deb
-deb-run:
-	@scripts/deb --run
+deb-module: all
+	@scripts/deb --module $(KDIR)
+deb-check deb-run:
+	@scripts/deb --$(@:deb-%=%)
 image:
 	@scripts/image
 test-package:
@@ -143,5 +152,6 @@ distclean: clean
 	@cd $(CACHE) && rm -rf apt-* boot-* build-* coverage-* cross-* debug-* extra-* home instead-of-* kcsan-* kdir-* kernel-* kernels \
 		layer-* log modules-* mutation-* root-* run sources-* uml-* *.lock
 
-.PHONY: all install kdir modules debug kcsan uml demo demo-nvme demo-iser test test-stacks test-docs docs test-kernels deb deb-run image \
-	test-package kunit soak soak-kcsan endurance mutation bench check coverage fmt clean distclean
+.PHONY: all install kdir modules debug kcsan uml demo demo-nvme demo-iser test test-stacks test-docs docs test-kernels deb \
+	deb-module deb-check deb-run image test-package kunit soak soak-kcsan endurance mutation bench check coverage fmt clean \
+	distclean
