@@ -198,17 +198,17 @@ impl QpShared {
                 let readable = fault.code().class() != Some(ErrorClass::Mpa);
                 let what = operation.filter(|_| readable).unwrap_or("message");
                 device.warn(fmt!(
-                    "queue pair {number}, peer {peer}: stream ended for a fault in the peer's {what}: {end}"
+                    "queue pair {number}, peer {peer}: stream ended because of a fault in the peer's {what}: {end}"
                 ));
             }
             StreamEnd::PeerTerminate(_) => {
                 let what = operation.unwrap_or("message");
                 device.warn(fmt!(
-                    "queue pair {number}, peer {peer}: stream ended by the peer for a {what} of this end: {end}"
+                    "queue pair {number}, peer {peer}: stream ended by the peer because of this end's {what}: {end}"
                 ));
             }
             StreamEnd::Request(_) => device.notice(fmt!(
-                "queue pair {number}, peer {peer}: stream ended for a work request of this end: {end}"
+                "queue pair {number}, peer {peer}: stream ended because of this end's work request: {end}"
             )),
             StreamEnd::Lost(loss) if loss.is_usual() => {
                 device.notice(fmt!("queue pair {number}, peer {peer}: stream lost: {end}"));

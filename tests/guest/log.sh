@@ -93,7 +93,7 @@ orderly_ends() {
 # mark_is_first: causes a line, and fails if any other comes before it.
 mark_is_first() {
 	stranger_says "$IP4_B" 'GET / HTTP/1.0'
-	says_only 'did not start up: the peer sent no MPA frame'
+	says_only 'failed to start: the peer sent no MPA frame'
 }
 
 # stranger_says ADDRESS WORDS: connects to an rping server and sends something else.
@@ -115,9 +115,9 @@ a_fault() {
 	says_only \
 		"$DEV_B: queue pair" \
 		"$DEV_A: queue pair"
-	says "stream ended for a fault in the peer's RDMA Write: data outside its region; DDP tagged buffer error: base or bounds violation (0x11101)" ||
+	says "stream ended because of a fault in the peer's RDMA Write: data outside its region; DDP tagged buffer error: base or bounds violation (0x11101)" ||
 		die "$(lines)"
-	says "peer $IP4_B:$PORT: stream ended by the peer for a RDMA Write of this end: DDP tagged buffer error: base or bounds violation (0x11101)" ||
+	says "peer $IP4_B:$PORT: stream ended by the peer because of this end's RDMA Write: DDP tagged buffer error: base or bounds violation (0x11101)" ||
 		die "$(lines)"
 	rdma -dd resource show qp | grep -q 'drv_fault 69889' || die "$(rdma -dd resource show qp)"
 }
@@ -128,8 +128,8 @@ a_bad_source() {
 	ask a read "$C" "$FROM" 0 8 $((AT + 8190)) "$KEY" -
 	await a "disconnected $C"
 	says_only \
-		"stream ended for a fault in the peer's Read Request: source outside its region; RDMAP remote protection error: base or bounds violation (0x10101)" \
-		'stream ended by the peer for a Read Request of this end: RDMAP remote protection error: base or bounds violation (0x10101)'
+		"stream ended because of a fault in the peer's Read Request: source outside its region; RDMAP remote protection error: base or bounds violation (0x10101)" \
+		"stream ended by the peer because of this end's Read Request: RDMAP remote protection error: base or bounds violation (0x10101)"
 }
 
 a_bad_request() {
@@ -138,8 +138,8 @@ a_bad_request() {
 	ask a badsend "$C"
 	await a "disconnected $C"
 	says_only \
-		'stream ended for a work request of this end: its list names a region that is unknown or lacks a right' \
-		'stream ended by the peer for a message of this end: RDMAP local catastrophic error: unspecified (0x100ff)'
+		"stream ended because of this end's work request: its list names a region that is unknown or lacks a right" \
+		"stream ended by the peer because of this end's message: RDMAP local catastrophic error: unspecified (0x100ff)"
 }
 
 # One bad frame of a peer gives one line: cases of the hostile peer, each with other connections to
@@ -187,7 +187,7 @@ mute_peer() {
 	STARTED=$SERVER_PID
 	wait_listen "$PORT"
 	in_ns "$NS_A" timeout 60 bash -c "exec 3<>/dev/tcp/$IP4_B/$PORT; cat <&3" || true
-	says_only 'did not start up: no MPA Request in time'
+	says_only 'failed to start: no MPA Request in time'
 	kill "$SERVER_PID"
 }
 
@@ -206,7 +206,7 @@ while c.recv(1000): pass
 "
 	wait_listen "$PORT"
 	! in_ns "$NS_A" within 30 rping -c -a "$IP4_B" -p "$PORT" -C 1 >/dev/null 2>&1 || die 'connected'
-	says_only "with $IP4_B:$PORT did not start up: the peer sent no MPA frame"
+	says_only "<-> $IP4_B:$PORT failed to start: the peer sent no MPA frame"
 }
 
 flood() {
@@ -243,8 +243,8 @@ try orderly_ends 120 orderly_ends
 try a_fault 120 a_fault
 try a_bad_source 120 a_bad_source
 try a_bad_request 120 a_bad_request
-try one_bad_crc 120 one_bad_frame crc_of_zeros "stream ended for a fault in the peer's message: wrong CRC; MPA error: CRC error (0x12002)"
-try no_first_message 120 one_bad_frame rtr_never_comes 'did not start up: no first message of the peer in time'
+try one_bad_crc 120 one_bad_frame crc_of_zeros "stream ended because of a fault in the peer's message: wrong CRC; MPA error: CRC error (0x12002)"
+try no_first_message 120 one_bad_frame rtr_never_comes 'failed to start: no first message of the peer in time'
 try killed_peer 120 killed_peer
 try silent_peer 120 silent_peer
 try mute_peer 120 mute_peer

@@ -138,9 +138,8 @@ impl Conn {
     fn log_start_up(&self, why: &str) {
         self.trace_refused(why);
         let (local, peer) = self.socket.addr_pair();
-        self.device().notice(fmt!(
-            "connection of {local} with {peer} did not start up: {why}"
-        ));
+        self.device()
+            .notice(fmt!("connection {local} <-> {peer} failed to start: {why}"));
     }
 
     /// Fails a start-up whose queue pair has no stream yet.

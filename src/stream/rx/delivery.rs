@@ -633,7 +633,7 @@ fn has_waited_too_long(qp: &QpShared, turn: ReceiveTurn) -> bool {
         ReceiveTurn::Review { millis, again } => {
             if !again {
                 qp.device.warn(fmt!(
-                    "QP {}: a message of the peer has waited {millis} ms for a receive",
+                    "queue pair {}: a message of the peer has waited {millis} ms for a receive",
                     qp.number
                 ));
             }
@@ -643,8 +643,8 @@ fn has_waited_too_long(qp: &QpShared, turn: ReceiveTurn) -> bool {
         ReceiveTurn::Over(millis) => {
             qp.device.stats.rx_receive_timeouts.inc();
             qp.device.warn(fmt!(
-                "QP {}: no receive within {millis} ms for a message of the peer: post receives \
-                 earlier, or raise receive_wait",
+                "queue pair {}: no receive within {millis} ms for a message of the peer: post \
+                 receives earlier, or raise receive_wait",
                 qp.number
             ));
             true
