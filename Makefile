@@ -4,6 +4,11 @@
 #
 #   make [KDIR=...]     builds riwarp.ko for a kernel whose build tree has the Rust side
 #   make install        installs it for that kernel
+#   make dkms-source [DESTDIR=...]
+#                       installs the module's source where DKMS expects it, /usr/src/riwarp-VERSION
+#   make install-utils [DESTDIR=...]
+#                       installs the unit, its programs and the manual pages, for other
+#                       distributions (packaging/)
 #   make deb            builds the Debian packages riwarp-dkms and riwarp-utils into deb/, with the
 #                       machine's debhelper and dh-dkms; needs neither root nor the kernel
 #   make deb-module [KDIR=...] [KEY=... CERT=...]
@@ -80,6 +85,24 @@ install: all
 	$(MAKE) -C $(KDIR) M=$(CURDIR) modules_install
 	depmod "$$(cat $(KDIR)/include/config/kernel.release)"
 
+VERSION := $(shell sed -n 's/^riwarp_version := //p' Kbuild)
+DKMS_SOURCE = $(DESTDIR)/usr/src/riwarp-$(VERSION)
+
+# Without what a build has left.
+dkms-source:
+	install -d $(DKMS_SOURCE)
+	tar -c --exclude-from=.gitignore --exclude=rust/bindings_generated.rs Kbuild dkms.conf rust src \
+		scripts/dkms-build scripts/kernel-tree scripts/preflight scripts/supported | tar -x --no-same-owner -C $(DKMS_SOURCE)
+
+# What Debian's package has.
+install-utils:
+	while read -r from to; do \
+		install -d $(DESTDIR)/$$to && cp $$from $(DESTDIR)/$$to/ || exit; \
+	done <debian/riwarp-utils.install
+	while read -r page; do \
+		install -D -m 644 -t $(DESTDIR)/usr/share/man/man$${page##*.} $$page || exit; \
+	done <debian/riwarp-utils.manpages
+
 kdir:
 	@qemu/setup host root kdir
 
@@ -152,6 +175,6 @@ distclean: clean
 	@cd $(CACHE) && rm -rf apt-* boot-* build-* coverage-* cross-* debug-* extra-* home instead-of-* kcsan-* kdir-* kernel-* kernels \
 		layer-* log modules-* mutation-* root-* run sources-* uml-* *.lock
 
-.PHONY: all install kdir modules debug kcsan uml demo demo-nvme demo-iser test test-stacks test-docs docs test-kernels deb \
-	deb-module deb-check deb-run image test-package kunit soak soak-kcsan endurance mutation bench check coverage fmt clean \
-	distclean
+.PHONY: all install dkms-source install-utils kdir modules debug kcsan uml demo demo-nvme demo-iser test test-stacks test-docs docs \
+	test-kernels deb deb-module deb-check deb-run image test-package kunit soak soak-kcsan endurance mutation bench check coverage \
+	fmt clean distclean
