@@ -23,11 +23,7 @@ static bool prepare(struct pair *p)
 
 static bool post(struct pair *p, enum ibv_wr_opcode op, uint64_t id)
 {
-	struct ibv_sge sge = sge_of(&local, 0, 64);
-	struct ibv_send_wr wr = wr_rdma(op, id, IBV_SEND_SIGNALED, &sge, 1, (uintptr_t)remote.buf,
-					remote.mr->rkey);
-
-	return post_send(&p->a, &wr);
+	return post_rdma(&p->a, op, id, &local, &remote);
 }
 
 /* Another pair of the same device works, with requests that no rule is about. */

@@ -37,3 +37,13 @@ const char *shown_rules(void)
 	text[len > 0 ? len : 0] = 0;
 	return text;
 }
+
+bool post_rdma(struct end *end, enum ibv_wr_opcode op, uint64_t id, const struct region *local,
+	       const struct region *remote)
+{
+	struct ibv_sge sge = sge_of(local, 0, 64);
+	struct ibv_send_wr wr = wr_rdma(op, id, IBV_SEND_SIGNALED, &sge, 1, (uintptr_t)remote->buf,
+					remote->mr->rkey);
+
+	return post_send(end, &wr);
+}

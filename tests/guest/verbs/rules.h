@@ -11,5 +11,8 @@ bool takes_rules(const char *text);
 bool rules(const char *format, ...);
 /* Returns what the file shows, until the next call. */
 const char *shown_rules(void);
+/* Posts a signaled request of 64 octets of `local`; a Write, Read or atomic is of `remote`, too. */
+bool post_rdma(struct end *end, enum ibv_wr_opcode op, uint64_t id, const struct region *local,
+	       const struct region *remote);
 
 #endif
