@@ -2,10 +2,10 @@
 
 //! Mapped memory, and the copies between it and the wire.
 //!
-//! A [`Memory`] is memory that a process has registered ([`PageList`], or [`Paged`] if it is paged
-//! on demand), memory that a kernel consumer registered fast ([`KernelPages`]), a window of kernel
+//! A [`Memory`] is memory that a process has registered ([`PageList`], or [`OnDemand`] if it is
+//! paged on demand), memory that a kernel consumer registered fast ([`KernelPages`]), a window of kernel
 //! virtual addresses, or a part of one of these ([`Part`]). Offsets count from its first octet. All
-//! but [`Paged`] return the longest contiguous run at an offset, so that copies are few and long.
+//! but [`OnDemand`] return the longest contiguous run at an offset, so that copies are few and long.
 //!
 //! The owner shares the memory and may read and write it at any time. So the code never makes a
 //! reference to it, copies octets by raw copies, and takes no decision on octets that it read. It
@@ -22,7 +22,7 @@
 //! context.
 
 use super::dma_buf::DmaBuf;
-use super::paged::Paged;
+use super::paged::OnDemand;
 use super::paged::PinnedPages;
 use super::place;
 use super::umem::Umem;
@@ -35,7 +35,6 @@ use kernel::prelude::*;
 use kernel::sync::atomic::Atomic;
 use kernel::sync::atomic::Full;
 use kernel::sync::atomic::Relaxed;
-use kernel::sync::Arc;
 
 extern "C" {
     fn riwarp_helper_has_fast_strings() -> bool;
@@ -67,7 +66,7 @@ pub enum Memory {
     /// Memory with several owners, or a part of it.
     Part(Part),
     /// Memory of a process that is paged on demand.
-    Paged(Arc<Paged>),
+    Paged(OnDemand),
 }
 
 /// A window of kernel virtual addresses of a kernel consumer.
@@ -152,7 +151,7 @@ impl Memory {
     pub fn is_writable(&self) -> bool {
         match self {
             Self::Pages(list) => list.writable,
-            // For `Paged`, the process's own rights are checked for each page.
+            // For `OnDemand`, the process's own rights are checked for each page.
             Self::KernelPages(_) | Self::KernelVirtual(_) | Self::Paged(_) => true,
             Self::Part(part) => part.is_writable(),
         }

@@ -2,9 +2,9 @@
 
 //! Memory of a process that is not pinned: paging on demand.
 //!
-//! Registers an address range of the current process without pinning it, as a [`Paged`]. The data
-//! path accesses the pages that are present through it; code in process context brings in the
-//! others.
+//! Registers an address range of the current process without pinning it, as a [`Paged`], or all of
+//! its memory, as an [`Implicit`]. The data path accesses the pages that are present through it;
+//! code in process context brings in the others.
 //!
 //! A table holds the address of each page that is known to be present. Copies use it inside a
 //! [`BhRevocable`]; a copy of which a page is unknown copies nothing and ends with `EAGAIN`. Before
@@ -27,6 +27,7 @@
 //! C headers: `include/rdma/ib_umem_odp.h`, `include/linux/mmu_notifier.h`.
 
 mod budget;
+mod implicit;
 mod pinned;
 
 use super::mem_map::PageList;
@@ -35,6 +36,8 @@ use crate::bindings;
 use crate::compat;
 use crate::rdma::types::AccessFlags;
 use crate::sync::BhRevocable;
+use crate::sync::BhRevocableGuard;
+use core::ops::Range;
 use core::ptr::NonNull;
 use kernel::alloc::flags::__GFP_NOWARN;
 use kernel::alloc::flags::__GFP_ZERO;
@@ -56,6 +59,7 @@ use kernel::time::msecs_to_jiffies;
 
 pub use self::budget::PagedBudget;
 pub use self::budget::PagedLimits;
+pub use self::implicit::Implicit;
 pub use self::pinned::PinnedPages;
 
 use self::budget::PagedCharge;
@@ -98,6 +102,22 @@ pub struct Paged {
     odp: Odp,
     /// Dropped last.
     _charge: PagedCharge,
+}
+
+/// Memory of a process that is paged on demand.
+#[derive(Clone)]
+pub enum OnDemand {
+    /// An address range.
+    Range(Arc<Paged>),
+    /// All of its memory, with its addresses as offsets.
+    Implicit(Arc<Implicit>),
+}
+
+/// Octets of a [`Paged`] whose pages are present, and stay so while this value lives.
+struct Present<'a> {
+    table: BhRevocableGuard<'a, KVVec<Atomic<usize>>>,
+    /// The octets, counted from the first page's first one.
+    place: Range<usize>,
 }
 
 /// Returns the address of the first page and the number of pages that contain these octets; none if
@@ -152,7 +172,25 @@ impl Paged {
     ) -> Result<Arc<Self>> {
         let begin = usize::try_from(start)?;
         let octets = usize::try_from(len)?;
-        let (first, pages) = pages_of(begin, octets).ok_or(EINVAL)?;
+        // Large pages are only a hint for devices.
+        // CAST: Flags in an int; every bit keeps its place.
+        let access = access.without(AccessFlags::HUGETLB).bits() as c_int;
+        Self::new((begin, octets), budget, || {
+            // SAFETY: `ib_umem_odp_get()` requires a registered device, which the caller
+            // guarantees, and callbacks that outlive the object: the table is static. The function
+            // checks the range.
+            unsafe { bindings::ib_umem_odp_get(device.as_ptr(), begin, octets, access, &CALLBACKS) }
+        })
+    }
+
+    /// Makes one of `len` octets at `begin`. `odp` returns a new object for this range, with
+    /// [`CALLBACKS`], or an error.
+    fn new(
+        (begin, len): (usize, usize),
+        budget: &Arc<PagedBudget>,
+        odp: impl FnOnce() -> *mut bindings::ib_umem_odp,
+    ) -> Result<Arc<Self>> {
+        let (first, pages) = pages_of(begin, len).ok_or(EINVAL)?;
         // CAST: `usize` is 64 bits.
         let charge = budget.charge(pages as u64)?;
         // First, since it is charged to the process: what `ib_umem_odp_get()` allocates, as much
@@ -162,22 +200,12 @@ impl Paged {
         // SAFETY: `inc_len` requires so many spare elements that are initialized: the vector has
         // room for `pages`, the allocation is zeroed, and zeroes are an `Atomic` of 0.
         unsafe { table.inc_len(pages) };
-        // Large pages are only a hint for devices.
-        // CAST: Flags in an int; every bit keeps its place.
-        let access = access.without(AccessFlags::HUGETLB).bits() as c_int;
-        // SAFETY: `ib_umem_odp_get()` requires a registered device, which the caller guarantees,
-        // and callbacks that outlive the object: the table is static. The function checks the
-        // range.
-        let raw = unsafe {
-            bindings::ib_umem_odp_get(device.as_ptr(), begin, octets, access, &CALLBACKS)
-        };
-        // INVARIANT: The object was just created.
-        let odp = NonNull::new(from_err_ptr(raw)?).map(Odp).ok_or(EFAULT)?;
+        let odp = Odp::from_new(odp())?;
         let this = Self {
             table: BhRevocable::new(table),
             first,
             skip: begin - first,
-            len,
+            len: len as u64, // CAST: `usize` is 64 bits.
             odp,
             _charge: charge,
         };
@@ -189,97 +217,50 @@ impl Paged {
         Ok(this)
     }
 
-    /// Returns the length in octets.
-    pub(super) fn len(&self) -> u64 {
-        self.len
-    }
-
     /// Returns the address of an octet in the process.
-    pub(super) fn address(&self, at: u64) -> Option<usize> {
+    fn address(&self, at: u64) -> Option<usize> {
         let at = usize::try_from(at).ok()?;
         self.first.checked_add(self.skip)?.checked_add(at)
     }
 
-    /// Calls `f` for each run of the `len` octets at `at`, in order; `WRITE` says whether it writes
-    /// them.
+    /// Gives access to the `len` octets at `at`, which are at least one; `WRITE` says whether they
+    /// are written.
     ///
     /// # Errors
     ///
-    /// `EAGAIN` if a page is not known to be present; `f` was not called then. The error of `f`.
-    pub(super) fn runs<const WRITE: bool>(
-        &self,
-        at: u64,
-        len: usize,
-        mut f: impl FnMut(Run<'_>) -> Result,
-    ) -> Result {
+    /// `EAGAIN` if a page is not known to be present, `EFAULT` if they are not all inside.
+    fn present<const WRITE: bool>(&self, at: u64, len: usize) -> Result<Present<'_>> {
         // No access while the table is being changed: the copy is retried.
         let table = self.table.try_access().ok_or(EAGAIN)?;
-        if len == 0 {
-            return Ok(());
-        }
-        let mut place = usize::try_from(at)?.checked_add(self.skip).ok_or(EFAULT)?;
-        let end = place.checked_add(len).ok_or(EFAULT)?;
-        let pages = place / PAGE_SIZE..end.div_ceil(PAGE_SIZE);
-        let entries = table.get(pages).ok_or(EFAULT)?;
+        let begin = usize::try_from(at)?.checked_add(self.skip).ok_or(EFAULT)?;
+        let place = begin..begin.checked_add(len).ok_or(EFAULT)?;
         // All of them before the first copy: the retry would store its octets once more. None
         // leaves the table before the guard is dropped.
-        if !entries.iter().all(|entry| {
+        let present = entries_of(&table, &place)?.iter().all(|entry| {
             let known = entry.load(Relaxed);
             known != 0 && (!WRITE || known & WRITABLE != 0)
-        }) {
-            return Err(EAGAIN);
+        });
+        if present {
+            Ok(Present { table, place })
+        } else {
+            Err(EAGAIN)
         }
-        for entry in entries {
-            let known = entry.load(Relaxed);
-            if WRITE && known & WRITTEN == 0 {
-                // Concurrent copies change only this mark.
-                entry.store(known | WRITTEN, Relaxed);
-            }
-            let within = place % PAGE_SIZE;
-            let len = (PAGE_SIZE - within).min(end - place);
-            let start = core::ptr::with_exposed_provenance_mut((known & PAGE_MASK) + within);
-            // SAFETY: By the type's invariant the page is present, and stays until the guard is
-            // dropped.
-            f(unsafe { Run::new(start, len) })?;
-            place += len;
-        }
-        Ok(())
     }
 
-    /// Brings in the `len` octets at `at`, pins them and returns them as memory. The caller drops
-    /// the result soon, in process context.
-    ///
-    /// Context: process, with no lock held that the process's page faults need; takes as long as
-    /// these.
-    ///
-    /// # Errors
-    ///
-    /// * `EFAULT` if they are not mapped, not writable although `write` is set, or the process has
-    ///   exited.
-    /// * `ENOMEM`.
-    pub fn fetch(&self, at: u64, len: usize, write: bool) -> Result<PageList> {
-        let pinned = PinnedPages::pin(self, at, len, write)?;
+    /// As [`OnDemand::fetch`].
+    fn fetch(&self, at: u64, len: usize, write: bool) -> Result<PageList> {
+        let address = self.address(at).ok_or(EFAULT)?;
+        let pinned = PinnedPages::pin(&self.odp, (address, len), write)?;
         // The next accesses are likely to be near. A failure makes no difference.
         let begin = usize::try_from(at)? / (AROUND * PAGE_SIZE) * (AROUND * PAGE_SIZE);
         let rest = self.len.saturating_sub(begin as u64); // CAST: `usize` is 64 bits.
         let around = rest.min((AROUND * PAGE_SIZE) as u64);
         let _ = self.prefetch(begin as u64, around, Prefetch::Present);
-        pinned.into_pages(self, at, len)
+        pinned.into_pages((address, len))
     }
 
-    /// Brings in the `len` octets at `at`, which must be inside, without pinning them.
-    ///
-    /// Context: as for [`Paged::fetch`].
-    ///
-    /// # Errors
-    ///
-    /// * `EFAULT` if they are not all mapped, or not writable; earlier octets may have been brought
-    ///   in.
-    /// * `EBUSY` if the pages keep changing.
-    /// * `EINVAL` if the process has exited.
-    /// * `EINTR` if the calling process is being killed.
-    /// * `ENOMEM`.
-    pub fn prefetch(&self, at: u64, len: u64, what: Prefetch) -> Result {
+    /// As [`OnDemand::prefetch`].
+    fn prefetch(&self, at: u64, len: u64, what: Prefetch) -> Result {
         let end = at.checked_add(len).filter(|end| *end <= self.len);
         let end = usize::try_from(end.ok_or(EFAULT)?)?
             .checked_add(self.skip)
@@ -394,6 +375,114 @@ impl Drop for Paged {
     }
 }
 
+/// Returns the entries of the pages that contain these octets.
+fn entries_of<'a>(table: &'a [Atomic<usize>], place: &Range<usize>) -> Result<&'a [Atomic<usize>]> {
+    let pages = place.start / PAGE_SIZE..place.end.div_ceil(PAGE_SIZE);
+    table.get(pages).ok_or(EFAULT)
+}
+
+impl Present<'_> {
+    /// Calls `f` for each run, in order; `WRITE` says whether it writes them.
+    ///
+    /// # Errors
+    ///
+    /// Those of `f`.
+    fn runs<const WRITE: bool>(&self, mut f: impl FnMut(Run<'_>) -> Result) -> Result {
+        let Range { start, end } = self.place;
+        let mut place = start;
+        for entry in entries_of(&self.table, &self.place)? {
+            let known = entry.load(Relaxed);
+            if WRITE && known & WRITTEN == 0 {
+                // Concurrent copies change only this mark.
+                entry.store(known | WRITTEN, Relaxed);
+            }
+            let within = place % PAGE_SIZE;
+            let len = (PAGE_SIZE - within).min(end - place);
+            let start = core::ptr::with_exposed_provenance_mut((known & PAGE_MASK) + within);
+            // SAFETY: By the type's invariant the page is present, and stays until the guard is
+            // dropped.
+            f(unsafe { Run::new(start, len) })?;
+            place += len;
+        }
+        Ok(())
+    }
+}
+
+impl OnDemand {
+    /// Returns the length in octets.
+    pub(super) fn len(&self) -> u64 {
+        match self {
+            Self::Range(paged) => paged.len,
+            Self::Implicit(_) => u64::MAX,
+        }
+    }
+
+    /// Returns the address of an octet in the process.
+    pub(super) fn address(&self, at: u64) -> Option<usize> {
+        match self {
+            Self::Range(paged) => paged.address(at),
+            Self::Implicit(_) => usize::try_from(at).ok(),
+        }
+    }
+
+    /// Calls `f` for each run of the `len` octets at `at`, in order; `WRITE` says whether it writes
+    /// them.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN` if a page is not known to be present, `EFAULT` if they are not all inside; `f` was
+    /// not called then. The error of `f`.
+    pub(super) fn runs<const WRITE: bool>(
+        &self,
+        at: u64,
+        len: usize,
+        f: impl FnMut(Run<'_>) -> Result,
+    ) -> Result {
+        match self {
+            _ if len == 0 => Ok(()),
+            Self::Range(paged) => paged.present::<WRITE>(at, len)?.runs::<WRITE>(f),
+            Self::Implicit(implicit) => implicit.runs::<WRITE>(at, len, f),
+        }
+    }
+
+    /// Brings in the `len` octets at `at`, pins them and returns them as memory. The caller drops
+    /// the result soon, in process context.
+    ///
+    /// Context: process, with no lock held that the process's page faults need; takes as long as
+    /// these.
+    ///
+    /// # Errors
+    ///
+    /// * `EFAULT` if they are not mapped, not writable although `write` is set, or the process has
+    ///   exited.
+    /// * `ENOMEM`.
+    pub fn fetch(&self, at: u64, len: usize, write: bool) -> Result<PageList> {
+        match self {
+            Self::Range(paged) => paged.fetch(at, len, write),
+            Self::Implicit(implicit) => implicit.fetch(at, len, write),
+        }
+    }
+
+    /// Brings in the `len` octets at `at`, which must be inside, without pinning them.
+    ///
+    /// Context: as for [`OnDemand::fetch`].
+    ///
+    /// # Errors
+    ///
+    /// * `EFAULT` if they are not all mapped, or not writable; earlier octets may have been brought
+    ///   in.
+    /// * `EBUSY` if the pages keep changing.
+    /// * `EINVAL` if the process has exited.
+    /// * `EINTR` if the calling process is being killed.
+    /// * `ENOMEM`.
+    pub fn prefetch(&self, at: u64, len: u64, what: Prefetch) -> Result {
+        match self {
+            Self::Range(paged) => paged.prefetch(at, len, what),
+            Self::Implicit(implicit) => implicit.prefetch(at, len, what),
+        }
+    }
+}
+
 /// Converts the result for a page into a table entry; `known` is the existing entry.
 fn entry_of(pfn: c_ulong, known: usize) -> usize {
     let flags = pfn as u64; // CAST: `unsigned long` is 64 bits.
@@ -476,6 +565,16 @@ fn mark_written(entries: &[usize]) {
 }
 
 impl Odp {
+    /// Takes over an object that was just created.
+    ///
+    /// # Errors
+    ///
+    /// That which `raw` is instead.
+    fn from_new(raw: *mut bindings::ib_umem_odp) -> Result<Self> {
+        // INVARIANT: The object was just created.
+        Ok(Self(NonNull::new(from_err_ptr(raw)?).ok_or(EFAULT)?))
+    }
+
     fn lock(&self) -> OdpGuard<'_> {
         // SAFETY: `mutex_lock()` requires an initialised mutex: by the type's invariant the object
         // that contains it is live.
@@ -537,10 +636,10 @@ impl Odp {
 
     /// Returns the process's address space, unless it has ended.
     fn space(&self) -> Option<Space> {
-        // SAFETY: The C object is live, and its notifier holds the `mm_struct`.
+        // SAFETY: The C object is live.
         let mm = NonNull::new(unsafe { (*self.0.as_ptr()).umem.owning_mm })?;
         // SAFETY: `mmget_not_zero()` requires a valid `mm_struct`: the notifier of the live object
-        // holds it.
+        // holds it, or the owner of one without a notifier ([`Implicit`]).
         unsafe { riwarp_helper_mmget_not_zero(mm.as_ptr()) }.then(|| Space(mm))
     }
 

@@ -16,6 +16,8 @@ use crate::mm::dma_buf::DmaBuf;
 use crate::mm::mem_map::KernelPages;
 use crate::mm::mem_map::Memory;
 use crate::mm::mem_map::Shape;
+use crate::mm::paged::Implicit;
+use crate::mm::paged::OnDemand;
 use crate::mm::paged::Paged;
 use crate::mm::paged::PagedBudget;
 use crate::mm::paged::Prefetch;
@@ -54,16 +56,23 @@ impl RegUserMr<'_> {
         unsafe { Umem::pin(self.device, self.start, self.length, self.access) }
     }
 
-    /// Registers the memory without pinning it; none of it needs to be present.
+    /// Registers the memory without pinning it; none of it needs to be present. All octets from
+    /// address 0 on are all the memory of the process, also what it maps later.
     ///
     /// # Errors
     ///
     /// * `EINVAL` if the range wraps or is empty.
     /// * `ENOMEM` if memory is short, or `budget` does not allow it.
-    pub fn page_on_demand(&self, budget: &Arc<PagedBudget>) -> Result<Arc<Paged>> {
+    pub fn page_on_demand(&self, budget: &Arc<PagedBudget>) -> Result<OnDemand> {
         let range = (self.start, self.length);
+        if range == (0, u64::MAX) {
+            // SAFETY: The device is registered while one of its verbs runs.
+            let implicit = unsafe { Implicit::register(self.device, self.access, budget) };
+            return implicit.map(OnDemand::Implicit);
+        }
         // SAFETY: The device is registered while one of its verbs runs.
-        unsafe { Paged::register(self.device, range, self.access, budget) }
+        let paged = unsafe { Paged::register(self.device, range, self.access, budget) };
+        paged.map(OnDemand::Range)
     }
 }
 

@@ -21,7 +21,7 @@ use kernel_ext::{
     mm::{
         mem_map::Memory,
         paged::{
-            Paged,
+            OnDemand,
             Prefetch, //
         }, //
     },
@@ -116,7 +116,7 @@ impl Wanted {
     }
 
     /// Returns the paged memory and the offset in it.
-    fn paged(&self) -> Option<(Arc<Paged>, u64)> {
+    fn paged(&self) -> Option<(OnDemand, u64)> {
         let inside = self.region.try_access()?;
         if inside.binding() != self.binding {
             return None;
@@ -173,7 +173,7 @@ pub(crate) fn with_retries<T>(mut f: impl FnMut() -> Result<T>) -> Result<T> {
 const RETRIES: u32 = 9;
 
 /// Returns the paged memory of a region and the offset in it.
-fn paged(inside: &RegionGuard<'_>, at: u64) -> Option<(Arc<Paged>, u64)> {
+fn paged(inside: &RegionGuard<'_>, at: u64) -> Option<(OnDemand, u64)> {
     let (paged, at) = inside.memory().paged(at)?;
     Some((paged.clone(), at))
 }

@@ -40,7 +40,7 @@ unloaded_while_many_wait() {
 
 waits_begun() { [ "$(counter "$DEV_B" rx_receive_waits)" -ge "$1" ]; }
 
-programs='query limits notify sends inject inject_verbs inject_events inject_connections strict waits oneway rdma once order sge iova rereg dmabuf odp revoke resources srq cqfull flush privdata
+programs='query limits notify sends inject inject_verbs inject_events inject_connections strict waits oneway rdma once order sge iova rereg dmabuf odp implicit revoke resources srq cqfull flush privdata
 connect release found'
 ends_up self
 # The library determines which operations can be posted and how the shared queues are laid out.

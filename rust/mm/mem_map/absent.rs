@@ -3,8 +3,7 @@
 //! Access to memory that is paged on demand.
 
 use super::Memory;
-use super::Paged;
-use kernel::sync::Arc;
+use super::OnDemand;
 
 impl Memory {
     /// Returns an address of the octet at `offset`, to check its alignment.
@@ -17,7 +16,7 @@ impl Memory {
 
     /// Returns the memory that is paged on demand, and the position of `offset` in it; [`None`] for
     /// all other memory.
-    pub fn paged(&self, offset: u64) -> Option<(&Arc<Paged>, u64)> {
+    pub fn paged(&self, offset: u64) -> Option<(&OnDemand, u64)> {
         match self {
             Self::Paged(paged) => Some((paged, offset)),
             Self::Part(part) => part.paged(offset),

@@ -3,7 +3,7 @@
 //! Memory with several owners, for memory windows: a region and each window bound to it.
 
 use super::Memory;
-use super::Paged;
+use super::OnDemand;
 use super::Run;
 use core::mem::MaybeUninit;
 use kernel::prelude::*;
@@ -47,7 +47,7 @@ impl Part {
         self.whole.runs::<WRITE>(offset, len, f)
     }
 
-    pub(super) fn paged(&self, offset: u64) -> Option<(&Arc<Paged>, u64)> {
+    pub(super) fn paged(&self, offset: u64) -> Option<(&OnDemand, u64)> {
         let offset = self.skip.checked_add(offset)?;
         self.whole.paged(offset)
     }

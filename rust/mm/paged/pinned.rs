@@ -7,7 +7,7 @@
 use super::super::mem_map::MemoryOwner;
 use super::super::mem_map::PageList;
 use super::pages_of;
-use super::Paged;
+use super::Odp;
 use super::Space;
 use crate::bindings;
 use kernel::ffi::c_int;
@@ -28,16 +28,15 @@ unsafe impl Send for PinnedPages {}
 unsafe impl Sync for PinnedPages {}
 
 impl PinnedPages {
-    /// Pins the pages of the `len` octets at `at`.
+    /// Pins the pages of the `len` octets at `begin` of the process of `odp`.
     ///
     /// # Errors
     ///
     /// `ENOMEM` if memory is short, `EFAULT` otherwise.
     #[inline(never)] // A test makes allocations fail below this function.
-    pub(super) fn pin(paged: &Paged, at: u64, len: usize, write: bool) -> Result<Self> {
-        let begin = paged.address(at).ok_or(EFAULT)?;
+    pub(super) fn pin(odp: &Odp, (begin, len): (usize, usize), write: bool) -> Result<Self> {
         let (first, wanted) = pages_of(begin, len).ok_or(EFAULT)?;
-        let space = paged.odp.space().ok_or(EFAULT)?;
+        let space = odp.space().ok_or(EFAULT)?;
         let mut this = Self {
             pages: KVec::from_elem(core::ptr::null_mut(), wanted, GFP_KERNEL)?,
             write,
@@ -57,8 +56,8 @@ impl PinnedPages {
         result.map(|()| this)
     }
 
-    pub(super) fn into_pages(self, paged: &Paged, at: u64, len: usize) -> Result<PageList> {
-        let begin = paged.address(at).ok_or(EFAULT)?;
+    /// Returns the same octets as memory.
+    pub(super) fn into_pages(self, (begin, len): (usize, usize)) -> Result<PageList> {
         let mut skip = begin % PAGE_SIZE;
         let mut left = len;
         let mut list = PageList::with_capacity(self.pages.len(), self.write)?;

@@ -394,8 +394,9 @@ pub(super) unsafe extern "C" fn get_hw_stats<T: Driver>(
     number
 }
 
-/// `IB_ODP_SUPPORT`: for regions with an address range, not for all memory as one region.
-const ODP_SUPPORT: u64 = 1;
+/// `IB_ODP_SUPPORT` and `IB_ODP_SUPPORT_IMPLICIT`: for regions with an address range, and for all
+/// memory as one region.
+const ODP_SUPPORT: u64 = 1 << 0 | 1 << 1;
 
 /// How long the counters that were read stay valid.
 const COUNTERS_LIFESPAN_MS: usize = 10;

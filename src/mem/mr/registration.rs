@@ -302,15 +302,11 @@ impl Drop for Mw {
 /// # Errors
 ///
 /// * `EINVAL` for an empty or wrapping range.
-/// * `EOPNOTSUPP` for all memory of the process as one region.
 /// * Those of [`RegUserMr::pin`],
 ///   [`ContextPaging::begin`](crate::device::paging::ContextPaging::begin) and
 ///   [`RegUserMr::page_on_demand`].
 pub(super) fn memory_of(pd: &Pd, request: &RegUserMr<'_>) -> Result<Memory> {
     let on_demand = request.access.contains(AccessFlags::ON_DEMAND);
-    if on_demand && request.start == 0 && request.length == u64::MAX {
-        return Err(EOPNOTSUPP);
-    }
     if request.length == 0 || request.iova.checked_add(request.length).is_none() {
         return Err(EINVAL);
     }

@@ -25,11 +25,35 @@
 
 static struct region local, remote;
 
+/* Whether regions with paging on demand have all memory of the process (implicit.c). */
+#ifndef IMPLICIT
+#define IMPLICIT false
+#endif
+
+/* As region_make, but an implicit region, if this is the program for that. */
+static bool odp_make(struct region *r, struct ibv_pd *pd, size_t len, int access)
+{
+	if (!IMPLICIT || !(access & ODP))
+		return region_make(r, pd, len, access);
+	/* The memory comes after the registration. */
+	*r = (struct region){ .len = len, .mr = ibv_reg_mr(pd, NULL, SIZE_MAX, access) };
+	if (!r->mr) {
+		fail("ibv_reg_mr of all memory: %s", strerror(errno));
+		return false;
+	}
+	r->buf = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (r->buf == MAP_FAILED)
+		fail("mmap of %zu: %s", len, strerror(errno));
+	else
+		region_keep(r);
+	return r->buf != MAP_FAILED;
+}
+
 /* End a has ordinary memory, end b has memory that is not pinned and has no pages yet. */
 static bool prepare(struct pair *p, size_t len, int access)
 {
 	return region_make(&local, p->a.pd, len, ALL_RIGHTS) &&
-	       region_make(&remote, p->b.pd, len, access);
+	       odp_make(&remote, p->b.pd, len, access);
 }
 
 static bool post(struct end *e, enum ibv_wr_opcode op, uint64_t id, const struct region *r, size_t off,
@@ -125,8 +149,8 @@ static void what_is_offered(void)
 		/* Flush and Atomic Write, which the library has no names for. */
 		rc |= IBV_ODP_SUPPORT_ATOMIC | 1 << 6 | 1 << 7;
 	check(!ibv_query_device_ex(context, NULL, &attr), "%s", strerror(errno));
-	check(attr.odp_caps.general_caps == IBV_ODP_SUPPORT, "in general %#lx",
-	      attr.odp_caps.general_caps);
+	check(attr.odp_caps.general_caps == (IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT),
+	      "in general %#lx", attr.odp_caps.general_caps);
 	check(attr.odp_caps.per_transport_caps.rc_odp_caps == rc, "connections: %#x",
 	      attr.odp_caps.per_transport_caps.rc_odp_caps);
 	check(!attr.odp_caps.per_transport_caps.uc_odp_caps &&
@@ -134,11 +158,16 @@ static void what_is_offered(void)
 	      "something that there is not");
 }
 
-PAIR_CASE(not_all_memory_as_one_region)
+/* Only from address 0 on, and only without pinning. */
+PAIR_CASE(what_is_not_all_memory)
 {
-	struct ibv_mr *mr = ibv_reg_mr(p->a.pd, NULL, SIZE_MAX, IBV_ACCESS_LOCAL_WRITE | ODP);
+	struct ibv_mr *mr = ibv_reg_mr(p->a.pd, NULL, SIZE_MAX, IBV_ACCESS_LOCAL_WRITE);
 
-	check(!mr && errno == EOPNOTSUPP, "%s", strerror(errno));
+	check(!mr, "all memory is pinned");
+	mr = ibv_reg_mr_iova(p->a.pd, NULL, SIZE_MAX, PAGE, IBV_ACCESS_LOCAL_WRITE | ODP);
+	check(!mr && errno == EINVAL, "at another address: %s", strerror(errno));
+	mr = ibv_reg_mr(p->a.pd, NULL, SIZE_MAX - 1, IBV_ACCESS_LOCAL_WRITE | ODP);
+	check(!mr, "a range of nearly all memory");
 }
 
 /*
@@ -151,7 +180,7 @@ PAIR_CASE(nothing_is_pinned)
 	const size_t len = 64 << 20;
 	long before = kilobytes("VmRSS:"), after;
 
-	must(region_make(&remote, p->b.pd, len, RIGHTS));
+	must(odp_make(&remote, p->b.pd, len, RIGHTS));
 	/* One page comes, not a huge one, which has 32 MiB where a page has 16 KiB. */
 	madvise(remote.buf, len, MADV_NOHUGEPAGE);
 	must(region_make(&local, p->a.pd, LEN, ALL_RIGHTS));
@@ -209,8 +238,8 @@ PAIR_CASE(local_pages_that_are_not_there)
 	int status;
 
 	must(prepare(p, LEN, RIGHTS));
-	must(region_make(&sink, p->a.pd, LEN, IBV_ACCESS_LOCAL_WRITE | ODP));
-	must(region_make(&source, p->a.pd, LEN, ODP));
+	must(odp_make(&sink, p->a.pd, LEN, IBV_ACCESS_LOCAL_WRITE | ODP));
+	must(odp_make(&source, p->a.pd, LEN, ODP));
 	pattern_fill(remote.buf, LEN, 5);
 	must(post(&p->a, IBV_WR_RDMA_READ, 1, &sink, 5, LEN - 5, remote.buf + 5, remote.mr->rkey));
 	must(expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS));
@@ -234,7 +263,7 @@ static void scattered(struct pair *p)
 
 	must(prepare(p, LEN, IBV_ACCESS_LOCAL_WRITE | ODP));
 	must(region_make(&pinned, p->b.pd, LEN, IBV_ACCESS_LOCAL_WRITE));
-	must(region_make(&from, p->a.pd, LEN, ODP));
+	must(odp_make(&from, p->a.pd, LEN, ODP));
 	for (uint32_t round = 0; round < 10; round++) {
 		check(!madvise(remote.buf, LEN, MADV_DONTNEED), "madvise");
 		check(!madvise(from.buf, LEN, MADV_DONTNEED), "madvise");
@@ -301,7 +330,7 @@ PAIR_CASE(atomics_on_untouched_pages)
 	if (!has_extensions())
 		return test_skip("the library has no atomic operations");
 	must(prepare(p, LEN, RIGHTS));
-	must(region_make(&sink, p->a.pd, LEN, IBV_ACCESS_LOCAL_WRITE | ODP));
+	must(odp_make(&sink, p->a.pd, LEN, IBV_ACCESS_LOCAL_WRITE | ODP));
 	for (size_t i = 0; i < 32; i++) {
 		uint64_t *word = (uint64_t *)(remote.buf + 2 * i * PAGE + 8 * i);
 		struct ibv_sge sge = sge_of(&sink, i * PAGE, 8);
@@ -992,7 +1021,7 @@ PAIR_CASE(looks_at_what_another_brings)
 	int64_t end = now_ms() + 2000;
 	void *error;
 
-	must(region_make(&remote, p->b.pd, 2 * WIDE, RIGHTS));
+	must(odp_make(&remote, p->b.pd, 2 * WIDE, RIGHTS));
 	/* Rejected where huge pages are not supported. */
 	madvise(remote.buf, 2 * WIDE, MADV_NOHUGEPAGE);
 	advised_pd = p->b.pd;
@@ -1018,7 +1047,7 @@ PAIR_CASE(bad_advice)
 
 	must(prepare(p, LEN, RIGHTS));
 	must(region_make(&pinned, p->b.pd, LEN, ALL_RIGHTS));
-	must(region_make(&read_only, p->b.pd, LEN, IBV_ACCESS_REMOTE_READ | ODP));
+	must(odp_make(&read_only, p->b.pd, LEN, IBV_ACCESS_REMOTE_READ | ODP));
 	error = advise(p->b.pd, READ, now, remote.buf, LEN, remote.mr->lkey ^ 1);
 	check(error == EFAULT, "another key: %s", strerror(error));
 	error = advise(p->a.pd, READ, now, remote.buf, LEN, remote.mr->lkey);
@@ -1482,7 +1511,7 @@ static void bound_anew(struct pair *p, enum ibv_wr_opcode op)
 
 	if (!has_extensions())
 		return test_skip("the library has no memory windows");
-	must(prepare(p, LEN, access) && region_make(&other, p->b.pd, LEN, access));
+	must(prepare(p, LEN, access) && odp_make(&other, p->b.pd, LEN, access));
 	/* The other region has the addresses of the first. */
 	must(region_release(&other));
 	other.mr = ibv_reg_mr_iova(p->b.pd, other.buf, LEN, (uintptr_t)remote.buf, access);
@@ -1562,7 +1591,7 @@ static void old_stream_waits(struct side *a, struct side *b, enum ibv_wr_opcode 
 	struct ibv_wc wc;
 	int fd;
 
-	must(region_make(&remote, b->pd, LEN, RIGHTS) && region_make(&earlier, b->pd, LEN, RIGHTS));
+	must(odp_make(&remote, b->pd, LEN, RIGHTS) && odp_make(&earlier, b->pd, LEN, RIGHTS));
 	fd = faults_wait(earlier.buf, LEN);
 	must(fd >= 0);
 	check(!try_modify(b, &rights, IBV_QP_ACCESS_FLAGS), "rights to atomic operations");
@@ -1808,6 +1837,136 @@ static void unloading_holds_up_no_namespace(void)
 		pclose(unloads);
 }
 
+/*
+ * --- all memory as one region -------------------------------------------------------------------
+ */
+
+/* The length of the parts that the device divides the memory into (rust/mm/paged/implicit.rs). */
+#define PART ((size_t)PAGE * 512)
+/* Most parts at a time. */
+#define PARTS 2048
+
+static uint8_t *end_of_part(const uint8_t *at)
+{
+	return (uint8_t *)(((uintptr_t)at / PART + 1) * PART);
+}
+
+/* Octets on both sides of the end of a part, at both ends of a transfer, absent or not. */
+PAIR_CASE(what_two_parts_have)
+{
+	struct region all;
+	struct ibv_wc wc;
+
+	must(prepare(p, 3 * PART, RIGHTS));
+	must(odp_make(&all, p->a.pd, 3 * PART, IBV_ACCESS_LOCAL_WRITE | ODP));
+	for (uint32_t i = 0; i < 40; i++) {
+		uint8_t *at = end_of_part(remote.buf + i % 2 * PART) - 700 * (i % 4) - i;
+		uint8_t *from = end_of_part(all.buf) - 300 * (i % 10) - 1;
+		size_t len = 3000 + i;
+
+		if (i % 3 == 0)
+			check(!madvise(remote.buf, 3 * PART, MADV_DONTNEED), "madvise");
+		pattern_fill(from, len, i);
+		must(post(&p->a, IBV_WR_RDMA_WRITE, i, &all, from - all.buf, len, at,
+			  remote.mr->rkey));
+		must(expect_wc(p->a.send_cq, &wc, i, IBV_WC_SUCCESS) && settle(p));
+		sched_yield();
+		check(pattern_differs(at, len, i) < 0, "Write %u: octet %zd is another", i,
+		      pattern_differs(at, len, i));
+		memset(from, 0, len);
+		must(post(&p->a, IBV_WR_RDMA_READ, i, &all, from - all.buf, len, at,
+			  remote.mr->rkey));
+		must(expect_wc(p->a.send_cq, &wc, i, IBV_WC_SUCCESS));
+		check(pattern_differs(from, len, i) < 0, "Read %u: octet %zd is another", i,
+		      pattern_differs(from, len, i));
+	}
+	check(device_counter(p->a.id->verbs, "rx_page_waits") > 0, "it has never waited");
+}
+
+/* More parts than a region has at a time: the later ones take the places of the earlier ones. */
+PAIR_CASE(more_parts_than_there_may_be)
+{
+	size_t n = PARTS + 100, step = PART;
+	long before;
+	int fd = memfd_create("pages", MFD_CLOEXEC);
+	uint8_t *at = mmap(NULL, n * step, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	must(prepare(p, PAGE, RIGHTS));
+	check(fd >= 0 && !ftruncate(fd, n * PAGE), "memfd: %s", strerror(errno));
+	check(at != MAP_FAILED, "mmap: %s", strerror(errno));
+	for (size_t i = 0; i < n; i++)
+		check(mmap(at + i * step, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+			   i * PAGE) != MAP_FAILED, "mmap: %s", strerror(errno));
+	for (int round = 0; round < 2; round++)
+		for (size_t i = 0; i < n; i++) {
+			memcpy(local.buf, &i, sizeof(i));
+			must(transfer(p, IBV_WR_RDMA_WRITE, 0, 8, at + i * step + 8 * round) ==
+			     IBV_WC_SUCCESS);
+		}
+	must(settle(p));
+	for (size_t i = 0; i < n; i++)
+		for (int round = 0; round < 2; round++) {
+			transfer(p, IBV_WR_RDMA_READ, 0, 8, at + i * step + 8 * round);
+			check(!memcmp(local.buf, &i, sizeof(i)), "part %zu is another", i);
+		}
+	/* Those that are used next stay, also if they are in front of all others. */
+	for (size_t i = 200; i--;)
+		must(transfer(p, IBV_WR_RDMA_WRITE, 0, 8, at + i * step) == IBV_WC_SUCCESS);
+	before = device_counter(p->a.id->verbs, "rx_page_waits");
+	for (size_t i = 0; i < 20; i++)
+		must(transfer(p, IBV_WR_RDMA_WRITE, 0, 8, at + i % 2 * step) == IBV_WC_SUCCESS);
+	must(settle(p));
+	check(device_counter(p->a.id->verbs, "rx_page_waits") <= before + 4, "%ld waits",
+	      device_counter(p->a.id->verbs, "rx_page_waits") - before);
+	check(!munmap(at, n * step), "munmap");
+	close(fd);
+	world_is_well();
+}
+
+/* Addresses at which the process has nothing, and which no process can have. */
+static void nothing_there(struct pair *p, const void *at)
+{
+	must(prepare(p, PAGE, RIGHTS));
+	check(transfer(p, IBV_WR_RDMA_READ, 0, 64, at) == IBV_WC_REM_ACCESS_ERR, "%p is there", at);
+	world_is_well();
+}
+
+PAIR_CASE(nothing_at_the_beginning) { nothing_there(p, NULL); }
+PAIR_CASE(nothing_at_the_end) { nothing_there(p, (void *)(UINTPTR_MAX - 200)); }
+PAIR_CASE(nothing_of_the_kernel) { nothing_there(p, (void *)(1ul << 63 | 1ul << 62)); }
+PAIR_CASE(nothing_beyond_the_end) { nothing_there(p, (void *)(UINTPTR_MAX - 20)); }
+
+/* The rights that a region has are those of all memory. */
+PAIR_CASE(all_memory_is_not_written)
+{
+	must(prepare(p, PAGE, IBV_ACCESS_REMOTE_READ | ODP));
+	read_finds(p, remote.buf, 0, 1);
+	transfer(p, IBV_WR_RDMA_WRITE, 0, 64, remote.buf);
+	must(qp_reaches(p->b.qp, IBV_QPS_ERR, SOON));
+	check(not_all(remote.buf, PAGE, 0) < 0, "it was written");
+	world_is_well();
+}
+
+/* Advice about octets of several parts. */
+PAIR_CASE(advice_about_parts)
+{
+	long before;
+
+	must(prepare(p, 3 * PART, RIGHTS));
+	madvise(remote.buf, 3 * PART, MADV_NOHUGEPAGE);
+	/* Not in the order of their addresses. */
+	check(!advise(p->b.pd, WRITE, IBV_ADVISE_MR_FLAG_FLUSH, remote.buf + 2 * PART, PART,
+		      remote.mr->lkey), "advice");
+	check(!advise(p->b.pd, WRITE, IBV_ADVISE_MR_FLAG_FLUSH, remote.buf, 2 * PART,
+		      remote.mr->lkey), "advice");
+	before = device_counter(p->a.id->verbs, "rx_page_waits");
+	for (size_t i = 0; i < 3; i++)
+		write_arrives(p, remote.buf + i * PART + PART / 2, LEN, i);
+	check(device_counter(p->a.id->verbs, "rx_page_waits") == before, "it has waited");
+	check(advise(p->b.pd, WRITE, IBV_ADVISE_MR_FLAG_FLUSH, NULL, PAGE, remote.mr->lkey) == EFAULT,
+	      "advice about nothing: %s", strerror(errno));
+}
+
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
@@ -1816,8 +1975,6 @@ int main(int argc, char **argv)
 		return test_end();
 	}
 	RUN(the_process_dies);
-	RUN(what_is_offered);
-	RUN(not_all_memory_as_one_region);
 	RUN(nothing_is_pinned);
 	RUN(writes_to_untouched_pages);
 	RUN(reads_of_untouched_pages);
@@ -1849,7 +2006,6 @@ int main(int argc, char **argv)
 	RUN(prefetched_pages_are_not_waited_for);
 	RUN(advice_while_pages_go);
 	RUN(looks_at_what_another_brings);
-	RUN(bad_advice);
 	RUN(who_waits_holds_up_nobody);
 	RUN(what_is_placed_before_a_wait_stays);
 	RUN(nothing_is_placed_before_a_wait);
@@ -1867,9 +2023,23 @@ int main(int argc, char **argv)
 	RUN(new_stream_behind_a_write_that_waits);
 	RUN(new_stream_behind_a_read_that_waits);
 	RUN(new_stream_behind_an_atomic_that_waits);
-	RUN(other_devices_end_meanwhile);
-	RUN(registered_anew);
 	RUN(a_window);
 	RUN(deregistered_under_traffic);
+	if (!IMPLICIT) {
+		RUN(what_is_offered);
+		RUN(what_is_not_all_memory);
+		RUN(bad_advice);
+		RUN(registered_anew);
+		RUN(other_devices_end_meanwhile);
+		return test_end();
+	}
+	RUN(what_two_parts_have);
+	RUN(more_parts_than_there_may_be);
+	RUN(nothing_at_the_beginning);
+	RUN(nothing_at_the_end);
+	RUN(nothing_of_the_kernel);
+	RUN(nothing_beyond_the_end);
+	RUN(all_memory_is_not_written);
+	RUN(advice_about_parts);
 	return test_end();
 }
