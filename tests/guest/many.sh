@@ -142,5 +142,8 @@ try long_stream $((60 * GIB)) long_stream
 try busy_device 300 busy_device
 try nothing_left 30 nothing_left 10 qp cm_id cq mr pd
 ends_down
+ends_up self
+LONG_WAITS=1 relay 150 "$VERBS_DIR/waits" "$IP4_B"
+ends_down
 try devices 240 devices 100
 finish

@@ -226,6 +226,48 @@ PAIR_CASE(a_disconnected_peers_message_arrives)
 	must(cm_expect(p->a.events, RDMA_CM_EVENT_DISCONNECTED));
 }
 
+/* Waits of half a minute: longer than any other limit of a stream (src/cm/conn/stream.rs). */
+static void long_wait(struct pair *p, bool disconnects)
+{
+	struct ibv_wc wc;
+	long before;
+
+	must(prepare(p));
+	before = waits(p);
+	pattern_fill(src.buf, src.len, 6);
+	for (int i = 0; i < 2; i++)
+		must(send_len(&p->a, i, LONG));
+	must(begun(p, before, 1));
+	if (disconnects)
+		check(!rdma_disconnect(p->a.id), "rdma_disconnect: %s", strerror(errno));
+	must(expect_no_wc(p->b.recv_cq, 30000));
+	for (int i = 0; i < 2; i++) {
+		memset(dst.buf, 0, LONG);
+		must(post_recv(&p->b, i, &dst, 0, LONG));
+		must(expect_wc(p->b.recv_cq, &wc, i, IBV_WC_SUCCESS));
+		check(wc.byte_len == LONG && pattern_differs(dst.buf, LONG, 6) < 0, "data differs");
+	}
+	for (int i = 0; i < 2; i++)
+		must(expect_wc(p->a.send_cq, &wc, i, IBV_WC_SUCCESS));
+	if (!disconnects)
+		must(exchange_works(p));
+	else
+		must(cm_expect(p->b.events, RDMA_CM_EVENT_DISCONNECTED));
+}
+
+static void connected_half_a_minute(struct pair *p) { long_wait(p, false); }
+static void disconnected_half_a_minute(struct pair *p) { long_wait(p, true); }
+
+static void half_a_minute(void)
+{
+	with_pair_set("receive_wait", 90000, connected_half_a_minute);
+}
+
+static void half_a_minute_behind_a_disconnect(void)
+{
+	with_pair_set("receive_wait", 90000, disconnected_half_a_minute);
+}
+
 /* Ends of the queue pair and of the stream end a wait at once. */
 PAIR_CASE(an_error_ends_a_wait)
 {
@@ -421,6 +463,11 @@ static void many_waits_cost_little(void)
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
+	if (getenv("LONG_WAITS")) {
+		RUN(half_a_minute);
+		RUN(half_a_minute_behind_a_disconnect);
+		return test_end();
+	}
 	RUN(a_process_that_waits_is_killed);
 	RUN(a_send_waits_for_its_receive);
 	RUN(all_that_follows_waits_too);
