@@ -6,8 +6,8 @@
 //! any time, timers that end for good, a branch that is rarely taken.
 //!
 //! This crate is the only place of riwarp with unsafe code and with bindings. Paths mirror those of
-//! the `kernel` crate, where most modules could go by themselves. [`mm::mem_map`] could not: it
-//! copies to and from TCP's queues and knows the owners of the verbs.
+//! the `kernel` crate, where most modules could go by themselves. [`rdma::mem`] could not: it
+//! copies to and from TCP's queues.
 
 // Without lockdep a lock class has no fields, which C permits and Rust's lint rejects.
 #![allow(improper_ctypes)]

@@ -10,7 +10,7 @@
 //!   its files in sysfs;
 //! * [`object`]: links from the driver's objects to those that the consumers hold;
 //! * [`wr`], [`sges`], [`wc`]: work requests, the memory that they name, and completions;
-//! * [`mr`]: registration of memory;
+//! * [`mr`], [`mem`]: registration of memory, and that memory;
 //! * [`udata`], [`mmap`]: the private channel and the shared memory of a provider library;
 //! * [`iw_cm`]: the iWARP connection manager;
 //! * [`link`], [`siw`]: `rdma link add`, and the exclusion of siw from its own link type;
@@ -24,6 +24,7 @@ pub mod bench;
 pub mod device;
 pub mod iw_cm;
 pub mod link;
+pub mod mem;
 pub mod mmap;
 pub mod mr;
 pub mod object;

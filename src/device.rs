@@ -625,12 +625,10 @@ mod tests {
             pd::Pd, //
         }, //
     };
-    use kernel_ext::{
-        mm::mem_map::Shape,
-        rdma::{
-            bench::kernel_owned,
-            types::MwType, //
-        }, //
+    use kernel_ext::rdma::{
+        bench::kernel_owned,
+        mem::mem_map::Shape,
+        types::MwType, //
     };
 
     #[test]

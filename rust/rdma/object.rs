@@ -182,7 +182,7 @@ pub(super) type SrqObject<T> = Object<bindings::ib_srq, <T as Driver>::Srq, SrqL
 pub(super) type MwObject<T> = Object<bindings::ib_mw, <T as Driver>::Mw>;
 /// `struct ib_mr` followed by the driver part; the only structure that this crate allocates itself.
 pub(super) type MrObject<M> =
-    Object<bindings::ib_mr, M, Option<Arc<crate::mm::mem_map::KernelPages>>>;
+    Object<bindings::ib_mr, M, Option<Arc<crate::rdma::mem::mem_map::KernelPages>>>;
 
 /// A pointer to a C object, used only until it is revoked.
 struct ObjectPtr<B>(NonNull<B>);

@@ -30,12 +30,10 @@ use kernel::{
     }, //
 };
 use kernel_ext::{
-    mm::{
-        paged::{
-            PagedBudget,
-            PagedLimits, //
-        },
-        ram_pages, //
+    mm::ram_pages,
+    rdma::mem::paged::{
+        PagedBudget,
+        PagedLimits, //
     },
     workqueue::{
         Flags,

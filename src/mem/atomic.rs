@@ -9,7 +9,7 @@ use iwarp::atomic::{
     Instruction, //
 };
 use kernel::prelude::*;
-use kernel_ext::mm::mem_map::Memory;
+use kernel_ext::rdma::mem::mem_map::Memory;
 
 /// Carries out `operation` on the 64-bit word at `at`, and returns what was there before.
 ///

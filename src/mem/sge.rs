@@ -18,8 +18,10 @@ use kernel::{
     sync::Arc, //
 };
 use kernel_ext::{
-    mm::mem_map::Memory,
-    rdma::wr::WcStatus,
+    rdma::{
+        mem::mem_map::Memory,
+        wr::WcStatus, //
+    },
     sync::BhOff, //
 };
 

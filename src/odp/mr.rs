@@ -17,18 +17,16 @@ use kernel::{
         Delta, //
     }, //
 };
-use kernel_ext::{
-    mm::{
+use kernel_ext::rdma::{
+    mem::{
         mem_map::Memory,
         paged::{
             OnDemand,
             Prefetch, //
         }, //
     },
-    rdma::{
-        mr::Advice,
-        wr::IbSge, //
-    }, //
+    mr::Advice,
+    wr::IbSge, //
 };
 
 use iwarp::stag::Stag;

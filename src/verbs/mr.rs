@@ -7,28 +7,26 @@ use kernel::{
     prelude::*,
     sync::ArcBorrow, //
 };
-use kernel_ext::{
-    mm::mem_map::Shape,
-    rdma::{
-        mr::{
-            Advice,
-            MapSg,
-            RegDmaBufMr,
-            RegUserMr,
-            ReregUserMr, //
-        },
-        ops::{
-            MrCreated,
-            MrOps, //
-        },
-        restrack::Details,
-        types::{
-            AccessFlags,
-            KernelOwned,
-            Owner, //
-        },
-        udata::Udata, //
-    }, //
+use kernel_ext::rdma::{
+    mem::mem_map::Shape,
+    mr::{
+        Advice,
+        MapSg,
+        RegDmaBufMr,
+        RegUserMr,
+        ReregUserMr, //
+    },
+    ops::{
+        MrCreated,
+        MrOps, //
+    },
+    restrack::Details,
+    types::{
+        AccessFlags,
+        KernelOwned,
+        Owner, //
+    },
+    udata::Udata, //
 };
 
 use crate::{

@@ -29,14 +29,14 @@ use super::{
 use crate::{
     bindings,
     compat::EOPNOTSUPP,
-    mm::{
-        mem_map::{
-            KernelPages,
-            Shape, //
-        },
-        paged::Prefetch, //
-    },
     rdma::{
+        mem::{
+            mem_map::{
+                KernelPages,
+                Shape, //
+            },
+            paged::Prefetch, //
+        },
         mmap::Mappings,
         mr::{
             Advice,
@@ -51,8 +51,8 @@ use crate::{
             PdObject, //
         },
         restrack::{
-            self,
-            Details, //
+            self, //
+            Details,
         },
         sges::Sges,
         types::{

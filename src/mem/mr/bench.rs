@@ -11,17 +11,15 @@ use kernel::{
     sync::Arc, //
 };
 use kernel_ext::{
-    mm::{
-        mem_map::{
-            KernelPages,
-            Shape, //
-        },
-        shared_ring::SharedMem, //
-    },
+    mm::shared_ring::SharedMem,
     rdma::{
         bench::{
-            kernel_owned,
-            SgList, //
+            kernel_owned, //
+            SgList,
+        },
+        mem::mem_map::{
+            KernelPages,
+            Shape, //
         },
         ops::MrOps,
         types::AccessFlags, //

@@ -17,13 +17,13 @@ use kernel::{
 };
 use kernel_ext::{
     compat::EOPNOTSUPP,
-    mm::mem_map::{
-        Divisible,
-        KernelPages,
-        Memory,
-        Shape, //
-    },
     rdma::{
+        mem::mem_map::{
+            Divisible,
+            KernelPages,
+            Memory,
+            Shape, //
+        },
         mr::{
             MapSg,
             RegDmaBufMr,

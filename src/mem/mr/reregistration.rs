@@ -17,11 +17,11 @@ use kernel::{
 };
 use kernel_ext::{
     compat::EOPNOTSUPP,
-    mm::mem_map::{
-        Divisible,
-        Memory, //
-    },
     rdma::{
+        mem::mem_map::{
+            Divisible,
+            Memory, //
+        },
         mr::ReregUserMr,
         ops::MrCreated,
         types::AccessFlags, //

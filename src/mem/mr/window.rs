@@ -29,8 +29,8 @@ use kernel::{
     }, //
 };
 use kernel_ext::{
-    mm::mem_map::Memory,
     rdma::{
+        mem::mem_map::Memory,
         types::{
             AccessFlags,
             MwType, //

@@ -48,9 +48,11 @@ use kernel::{
     sync::atomic::Relaxed, //
 };
 use kernel_ext::{
-    mm::mem_map::Memory,
     net::Inbound,
-    rdma::wr::WcStatus,
+    rdma::{
+        mem::mem_map::Memory,
+        wr::WcStatus, //
+    },
     static_key,
     sync::BhOff,
     warn_on_once, //

@@ -19,11 +19,13 @@ use iwarp::{
 };
 use kernel::error::Result;
 use kernel_ext::{
-    mm::mem_map::Memory,
-    rdma::wr::{
-        WcExtra,
-        WcOpcode,
-        WcStatus, //
+    rdma::{
+        mem::mem_map::Memory,
+        wr::{
+            WcExtra,
+            WcOpcode,
+            WcStatus, //
+        }, //
     },
     static_key, //
 };

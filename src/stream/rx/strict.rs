@@ -21,8 +21,8 @@ use kernel::{
     time::Instant, //
 };
 use kernel_ext::{
-    mm::mem_map::Memory,
-    net::Inbound, //
+    net::Inbound,
+    rdma::mem::mem_map::Memory, //
 };
 
 use crate::{

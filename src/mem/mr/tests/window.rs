@@ -40,13 +40,13 @@ mod windows {
         }, //
     };
     use kernel_ext::{
-        mm::mem_map::{
-            Divisible,
-            Memory, //
-        },
         net::bench::eventually,
         rdma::{
             bench::kernel_owned,
+            mem::mem_map::{
+                Divisible,
+                Memory, //
+            },
             types::MwType,
             wr::WcStatus, //
         },

@@ -24,8 +24,8 @@
 use super::dma_buf::DmaBuf;
 use super::paged::OnDemand;
 use super::paged::PinnedPages;
-use super::place;
 use super::umem::Umem;
+use crate::mm::place;
 use crate::net::Inbound;
 use crate::net::TxBatch;
 use crate::rdma::types::KernelOwned;
