@@ -1,72 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-#include <linux/dma-buf.h>
-#include <linux/dma-resv.h>
-#include <linux/fs.h>
-#include <linux/hmm.h>
 #include <linux/memcontrol.h>
 #include <linux/mm.h>
 #include <linux/mmap_lock.h>
-#include <linux/mmu_notifier.h>
-#include <linux/scatterlist.h>
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
-#include <rdma/ib_umem_odp.h>
 
 void riwarp_helper_cond_resched(void);
 void riwarp_helper_cond_resched(void)
 {
 	cond_resched();
-}
-
-bool riwarp_helper_dma_buf_is_writable(const struct dma_buf *buf);
-bool riwarp_helper_dma_buf_is_writable(const struct dma_buf *buf)
-{
-	return buf->file->f_mode & FMODE_WRITE;
-}
-
-void riwarp_helper_dma_buf_lock(struct dma_buf *buf);
-void riwarp_helper_dma_buf_lock(struct dma_buf *buf)
-{
-	dma_resv_lock(buf->resv, NULL);
-}
-
-void riwarp_helper_dma_buf_unlock(struct dma_buf *buf);
-void riwarp_helper_dma_buf_unlock(struct dma_buf *buf)
-{
-	dma_resv_unlock(buf->resv);
-}
-
-int riwarp_helper_dma_buf_vmap(struct dma_buf *buf, struct iosys_map *map);
-int riwarp_helper_dma_buf_vmap(struct dma_buf *buf, struct iosys_map *map)
-{
-	return buf->ops->vmap(buf, map);
-}
-
-void *riwarp_helper_hmm_pfn_address(unsigned long pfn);
-void *riwarp_helper_hmm_pfn_address(unsigned long pfn)
-{
-	return page_address(hmm_pfn_to_page(pfn));
-}
-
-bool riwarp_helper_interval_read_retry(struct mmu_interval_notifier *notifier,
-				       unsigned long seq);
-bool riwarp_helper_interval_read_retry(struct mmu_interval_notifier *notifier,
-				       unsigned long seq)
-{
-	return mmu_interval_read_retry(notifier, seq);
-}
-
-void riwarp_helper_interval_set_seq(struct mmu_interval_notifier *notifier,
-				    unsigned long seq);
-void riwarp_helper_interval_set_seq(struct mmu_interval_notifier *notifier,
-				    unsigned long seq)
-{
-	mmu_interval_set_seq(notifier, seq);
 }
 
 bool riwarp_helper_is_being_killed(void);
@@ -184,12 +131,6 @@ void *riwarp_helper_page_address(struct page *page)
 	return page_address(page);
 }
 
-bool riwarp_helper_range_may_block(const struct mmu_notifier_range *range);
-bool riwarp_helper_range_may_block(const struct mmu_notifier_range *range)
-{
-	return mmu_notifier_range_blockable(range);
-}
-
 struct mem_cgroup *riwarp_helper_set_active_memcg(struct mem_cgroup *memcg);
 struct mem_cgroup *riwarp_helper_set_active_memcg(struct mem_cgroup *memcg)
 {
@@ -200,50 +141,6 @@ void riwarp_helper_set_page_dirty(const void *address);
 void riwarp_helper_set_page_dirty(const void *address)
 {
 	set_page_dirty(compound_head(virt_to_page(address)));
-}
-
-u64 riwarp_helper_sg_dma_address(struct scatterlist *sg);
-u64 riwarp_helper_sg_dma_address(struct scatterlist *sg)
-{
-	return sg_dma_address(sg);
-}
-
-unsigned int riwarp_helper_sg_dma_len(struct scatterlist *sg);
-unsigned int riwarp_helper_sg_dma_len(struct scatterlist *sg)
-{
-	return sg_dma_len(sg);
-}
-
-struct scatterlist *riwarp_helper_sg_next(struct scatterlist *sg);
-struct scatterlist *riwarp_helper_sg_next(struct scatterlist *sg)
-{
-	return sg_next(sg);
-}
-
-void *riwarp_helper_sg_virt(struct scatterlist *sg);
-void *riwarp_helper_sg_virt(struct scatterlist *sg)
-{
-	return sg_virt(sg);
-}
-
-void riwarp_helper_umem_odp_lock(struct ib_umem_odp *odp);
-void riwarp_helper_umem_odp_lock(struct ib_umem_odp *odp)
-{
-	mutex_lock(&odp->umem_mutex);
-}
-
-struct ib_umem_odp *
-riwarp_helper_umem_odp_of(struct mmu_interval_notifier *notifier);
-struct ib_umem_odp *
-riwarp_helper_umem_odp_of(struct mmu_interval_notifier *notifier)
-{
-	return container_of(notifier, struct ib_umem_odp, notifier);
-}
-
-void riwarp_helper_umem_odp_unlock(struct ib_umem_odp *odp);
-void riwarp_helper_umem_odp_unlock(struct ib_umem_odp *odp)
-{
-	mutex_unlock(&odp->umem_mutex);
 }
 
 unsigned long riwarp_helper_totalram_pages(void);
