@@ -2,14 +2,17 @@
 
 //! Memory management.
 //!
-//! * `place`: the copy into memory that a program may be polling;
+//! * [`page_list`]: memory in several pieces, with its owner;
+//! * [`run`], `place`: one piece, and the copy into it, which a program may be polling;
 //! * [`shared_ring`]: memory that a process and the driver share;
 //! * [`memcg`]: memory cgroups that are charged for memory;
 //! * [`noio`]: allocations that do not wait for a disk.
 
 pub mod memcg;
 pub mod noio;
-pub(crate) mod place;
+pub mod page_list;
+mod place;
+pub mod run;
 pub mod shared_ring;
 
 /// Returns the number of pages of the machine's memory.

@@ -25,9 +25,9 @@
 //! C header: `include/linux/dma-buf.h`.
 
 use super::mem_map::MemoryOwner;
-use super::mem_map::PageList;
 use crate::bindings;
 use crate::compat::EOPNOTSUPP;
+use crate::mm::page_list::PageList;
 use core::ptr;
 use core::ptr::addr_of_mut;
 use core::ptr::NonNull;
@@ -88,7 +88,7 @@ impl DmaBuf {
     /// # Errors
     ///
     /// `EINVAL` if `len` is 0 or they are not all inside, `ENOMEM`.
-    pub fn into_pages(self, offset: u64, len: u64) -> Result<PageList> {
+    pub fn into_pages(self, offset: u64, len: u64) -> Result<PageList<MemoryOwner>> {
         let (offset, len) = (usize::try_from(offset)?, usize::try_from(len)?);
         let end = offset.checked_add(len).ok_or(EINVAL)?;
         if len == 0 || end > self.mapping.buf().len() {

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Mapped memory, and the copies between it and the wire.
+//! Mapped memory, and the copies between it, the wire and private buffers.
 //!
 //! A [`Memory`] is memory that a process has registered ([`PageList`], or [`OnDemand`] if it is
-//! paged on demand), memory that a kernel consumer registered fast ([`KernelPages`]), a window of kernel
-//! virtual addresses, or a part of one of these ([`Part`]). Offsets count from its first octet. All
-//! but [`OnDemand`] return the longest contiguous run at an offset, so that copies are few and long.
+//! paged on demand), memory that a kernel consumer registered fast ([`KernelPages`]), a window of
+//! kernel virtual addresses, or a part of one of these ([`Part`]). Offsets count from its first
+//! octet. All but [`OnDemand`] return the longest contiguous run at an offset, so that copies are
+//! few and long.
 //!
 //! The owner shares the memory and may read and write it at any time. So the code never makes a
 //! reference to it, copies octets by raw copies, and takes no decision on octets that it read. It
 //! stores each octet that it places once, the last ones last: the owner may poll an octet, and
-//! store there as soon as it has changed ([`place::place`]). Octets that lie in front of their
+//! store there as soon as it has changed ([`place_octets`]). Octets that lie in front of their
 //! target and reach into it, which takes a peer on the same host, are the exception: `memmove()`
 //! copies them, and may store some twice.
 //!
@@ -25,24 +26,19 @@ use super::dma_buf::DmaBuf;
 use super::paged::OnDemand;
 use super::paged::PinnedPages;
 use super::umem::Umem;
-use crate::mm::place;
-use crate::net::Inbound;
-use crate::net::TxBatch;
+use crate::mm::page_list::PageList;
+use crate::mm::run::place_octets;
+use crate::mm::run::Run;
 use crate::rdma::types::KernelOwned;
-use core::marker::PhantomData;
-use kernel::alloc::flags::__GFP_NOWARN;
 use kernel::prelude::*;
 use kernel::sync::atomic::Atomic;
 use kernel::sync::atomic::Full;
 use kernel::sync::atomic::Relaxed;
 
-extern "C" {
-    fn riwarp_helper_has_fast_strings() -> bool;
-}
-
 mod absent;
 mod kernel_pages;
 mod part;
+mod stream;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 
@@ -58,7 +54,7 @@ pub const UPDATE_ATTEMPTS: u32 = 100;
 /// Memory that the data path writes to and reads from.
 pub enum Memory {
     /// Memory of a process that stays in its place.
-    Pages(PageList),
+    Pages(PageList<MemoryOwner>),
     /// Memory that a kernel consumer registered fast.
     KernelPages(FastRegMemory),
     /// A window of kernel virtual addresses.
@@ -76,44 +72,13 @@ pub struct KernelWindow {
 }
 
 /// The owner that keeps the memory of a process in its place.
-#[expect(dead_code, reason = "kept for their drop")]
-pub(super) enum MemoryOwner {
+pub enum MemoryOwner {
     /// A dma-buf of another driver.
     DmaBuf(DmaBuf),
     /// Pages pinned for one copy.
     Pinned(PinnedPages),
     /// Pages pinned for the life of a region.
     Umem(Umem),
-}
-
-/// Memory of a process that stays in its place.
-///
-/// # Invariants
-///
-/// The pieces are sorted by `offset`, the first is at 0, each ends where the next begins, the last
-/// at `len`. Each is contiguous in the kernel's virtual memory and stays valid as long as `owner`.
-pub struct PageList {
-    pieces: KVVec<Piece>,
-    len: u64,
-    writable: bool,
-    /// The pieces at which the last look-ups ended, for reads and for writes: only hints, any value
-    /// is allowed.
-    hints: [Atomic<u32>; 2],
-    owner: Option<MemoryOwner>,
-}
-
-#[derive(Clone, Copy)]
-struct Piece {
-    offset: u64,
-    start: usize,
-}
-
-/// A contiguous run of octets.
-#[derive(Clone, Copy)]
-pub struct Run<'a> {
-    start: *mut u8,
-    len: usize,
-    _life: PhantomData<&'a Memory>,
 }
 
 impl Memory {
@@ -134,7 +99,7 @@ impl Memory {
     /// Returns the length in octets.
     pub fn len(&self) -> u64 {
         match self {
-            Self::Pages(list) => list.len,
+            Self::Pages(list) => list.len(),
             Self::KernelPages(pages) => pages.len(),
             Self::KernelVirtual(window) => window.len,
             Self::Part(part) => part.len(),
@@ -150,7 +115,7 @@ impl Memory {
     /// Returns whether the memory may be written.
     pub fn is_writable(&self) -> bool {
         match self {
-            Self::Pages(list) => list.writable,
+            Self::Pages(list) => list.is_writable(),
             // For `OnDemand`, the process's own rights are checked for each page.
             Self::KernelPages(_) | Self::KernelVirtual(_) | Self::Paged(_) => true,
             Self::Part(part) => part.is_writable(),
@@ -165,7 +130,8 @@ impl Memory {
     pub fn takes_atomics(&self) -> bool {
         match self {
             Self::Pages(list) => {
-                cfg!(target_arch = "x86_64") || !matches!(list.owner, Some(MemoryOwner::DmaBuf(_)))
+                cfg!(target_arch = "x86_64")
+                    || !matches!(list.owner(), Some(MemoryOwner::DmaBuf(_)))
             }
             Self::KernelPages(_) | Self::KernelVirtual(_) | Self::Paged(_) => true,
             Self::Part(part) => part.takes_atomics(),
@@ -198,7 +164,7 @@ impl Memory {
             // Finds no run in memory that is paged on demand.
             _ => self.run(offset, len),
         };
-        run.filter(|run| run.len == len)
+        run.filter(|run| run.len() == len)
     }
 
     /// Calls `f` for each run of `len` octets at `offset`, in order; `WRITE` says whether it writes
@@ -237,8 +203,8 @@ impl Memory {
         while left > 0 {
             let run = self.run(at, left).ok_or(EFAULT)?;
             f(run)?;
-            left -= run.len;
-            at = at.wrapping_add(run.len as u64); // CAST: `usize` is 64 bits.
+            left -= run.len();
+            at = at.wrapping_add(run.len() as u64); // CAST: `usize` is 64 bits.
         }
         Ok(())
     }
@@ -250,100 +216,6 @@ impl Memory {
             Some(end) => end <= self.len(),
             None => false,
         }
-    }
-
-    /// Copies `len` octets of the receive queue, from `pos` on, to `offset`.
-    ///
-    /// # Errors
-    ///
-    /// * `EFAULT` if they do not fit; nothing is written then.
-    /// * `EACCES` if the memory is read-only.
-    /// * `EINVAL` if the receive queue has too few octets.
-    /// * `EAGAIN` if the memory is not all present; nothing is written then.
-    #[inline]
-    pub fn copy_from_inbound(
-        &self,
-        offset: u64,
-        inbound: &mut Inbound<'_>,
-        pos: usize,
-        len: usize,
-    ) -> Result {
-        if !self.is_writable() {
-            return Err(EACCES);
-        }
-        // In most cases both are contiguous.
-        if let (Some(run), Some(from)) = (self.whole::<true>(offset, len), inbound.in_one(pos, len))
-        {
-            // They may overlap: on a loopback connection the octets lie in the sender's memory,
-            // possibly a file that is registered here.
-            // SAFETY: `place_octets` requires `len` octets that are readable and writable: `in_one`
-            // guarantees that for `from` until octets are consumed, and `whole` returns a run of
-            // that length that may be written while `self` is borrowed.
-            unsafe { place_octets(from, run.start, len) };
-            return Ok(());
-        }
-        self.copy_in_pieces(offset, inbound, pos, len)
-    }
-
-    /// The rest of [`Memory::copy_from_inbound`].
-    fn copy_in_pieces(
-        &self,
-        offset: u64,
-        inbound: &mut Inbound<'_>,
-        pos: usize,
-        len: usize,
-    ) -> Result {
-        if !self.covers(offset, len) {
-            return Err(EFAULT);
-        }
-        let mut reader = inbound.reader(pos, len).ok_or(EINVAL)?;
-        self.runs::<true>(offset, len, |run| {
-            let mut to = run.start;
-            let complete = reader.each(run.len, |chunk, n| {
-                // They may overlap, as in `copy_from_inbound`.
-                // SAFETY: `place_octets` requires `n` octets that are readable and writable: `each`
-                // guarantees that for `chunk` during this call, and its chunks together are at most
-                // as long as the run, of which `to` is the unwritten rest.
-                unsafe { place_octets(chunk, to, n) };
-                // SAFETY: `to` stays inside the run or at its end: `n` octets were left.
-                to = unsafe { to.add(n) };
-            });
-            if complete {
-                Ok(())
-            } else {
-                Err(EINVAL)
-            }
-        })
-    }
-
-    /// Appends `len` octets from `offset` on to a batch.
-    ///
-    /// # Errors
-    ///
-    /// * `EFAULT` if they are not all inside; the batch is unchanged then.
-    /// * `EAGAIN` if the memory is not all present.
-    /// * The batch's error if it cannot grow; the batch may hold a part of the octets then
-    ///   ([`TxBatch::rewind`]).
-    #[inline]
-    pub fn copy_to_batch(&self, offset: u64, len: usize, batch: &mut TxBatch) -> Result {
-        if let Some(run) = self.whole::<false>(offset, len) {
-            // SAFETY: `append_raw` requires `len` readable octets: `whole` returns a run of that
-            // length, which is valid while `self` is borrowed.
-            return unsafe { batch.append_raw(run.start, len) };
-        }
-        self.copy_out_pieces(offset, len, batch)
-    }
-
-    /// The rest of [`Memory::copy_to_batch`].
-    fn copy_out_pieces(&self, offset: u64, len: usize, batch: &mut TxBatch) -> Result {
-        if !self.covers(offset, len) {
-            return Err(EFAULT);
-        }
-        self.runs::<false>(offset, len, |run| {
-            // SAFETY: `append_raw` requires that many readable octets: `runs` passes runs that are
-            // valid while `self` is borrowed.
-            unsafe { batch.append_raw(run.start, run.len) }
-        })
     }
 
     /// Copies octets from a private buffer to `offset`.
@@ -376,13 +248,13 @@ impl Memory {
         let mut done = 0;
         self.runs::<false>(offset, buffer.len(), |run| {
             let target = buffer
-                .get_mut(done..done + run.len)
+                .get_mut(done..done + run.len())
                 .ok_or(EFAULT)?
                 .as_mut_ptr();
             // SAFETY: The run is valid for reads, the target was just cut to its length, and is
             // private.
-            unsafe { core::ptr::copy_nonoverlapping(run.start, target, run.len) };
-            done += run.len;
+            unsafe { core::ptr::copy_nonoverlapping(run.start(), target, run.len()) };
+            done += run.len();
             Ok(())
         })
     }
@@ -400,8 +272,8 @@ impl Memory {
             let source = unsafe { source.add(done) };
             // SAFETY: `place_octets` requires readable and writable octets: `runs` passes a run
             // that may be written, and the caller guarantees that the source is readable.
-            unsafe { place_octets(source, run.start, run.len) };
-            done += run.len;
+            unsafe { place_octets(source, run.start(), run.len()) };
+            done += run.len();
             Ok(())
         })
     }
@@ -482,15 +354,15 @@ impl Memory {
         }
         let mut old = 0;
         self.runs::<true>(offset, 8, |run| {
-            if run.len != 8 {
+            if run.len() != 8 {
                 return Err(EFAULT);
             }
-            if run.start.addr() % 8 != 0 {
+            if run.start().addr() % 8 != 0 {
                 return Err(EINVAL);
             }
             // SAFETY: The run is valid and aligned; other writers of this memory race by their own
             // choice.
-            let word = unsafe { Atomic::<u64>::from_ptr(run.start.cast()) };
+            let word = unsafe { Atomic::<u64>::from_ptr(run.start().cast()) };
             // ORDERING: `Full`, by which the callers change the word, pairs with the atomic
             // operations of the program and of other calls of these: who sees the new value sees
             // what the stream placed before.
@@ -498,164 +370,6 @@ impl Memory {
             Ok(())
         })?;
         Ok(old)
-    }
-}
-
-/// Copies octets to memory that its owner may be polling: stores each one once, unless they lie in
-/// front of that memory and reach into it.
-///
-/// # Safety
-///
-/// `from` must be readable and `to` writable for `len` octets.
-unsafe fn place_octets(from: *const u8, to: *mut u8, len: usize) {
-    // In ascending order, octets would be overwritten before they are read.
-    let ahead = to.addr().wrapping_sub(from.addr());
-    if ahead != 0 && ahead < len {
-        // SAFETY: `copy` requires that the octets are readable and writable, which the caller
-        // guarantees.
-        return unsafe { core::ptr::copy(from, to, len) };
-    }
-    // SAFETY: The helper has no requirements.
-    let strings = unsafe { riwarp_helper_has_fast_strings() };
-    // SAFETY: The caller guarantees what `place` requires.
-    unsafe { place::place(from, to, len, strings) }
-}
-
-impl PageList {
-    /// Creates an empty list with capacity for `pieces`.
-    pub(super) fn with_capacity(pieces: usize, writable: bool) -> Result<Self> {
-        Ok(Self {
-            pieces: KVVec::with_capacity(pieces, GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?,
-            len: 0,
-            writable,
-            hints: [const { Atomic::new(0) }; 2],
-            owner: None,
-        })
-    }
-
-    /// Appends a piece, or extends the last one if they adjoin.
-    ///
-    /// # Safety
-    ///
-    /// `start` must point to `len` octets of contiguous memory that stay valid as long as the owner
-    /// passed to [`Self::own`].
-    pub(super) unsafe fn push(&mut self, start: *mut u8, len: usize) -> Result {
-        let start = start.expose_provenance();
-        // CAST: `usize` is 64 bits.
-        let adjoins = match self.pieces.last() {
-            Some(last) => last.start.checked_add((self.len - last.offset) as usize) == Some(start),
-            None => false,
-        };
-        if !adjoins {
-            let offset = self.len;
-            self.pieces
-                .push(Piece { offset, start }, GFP_KERNEL_ACCOUNT)?;
-        }
-        // INVARIANT: The last piece ends at the new length.
-        self.len = self.len.checked_add(len as u64).ok_or(EOVERFLOW)?;
-        Ok(())
-    }
-
-    /// Sets the owner of the list.
-    pub(super) fn own(&mut self, owner: MemoryOwner) {
-        self.owner = Some(owner);
-    }
-
-    /// Returns the number of contiguous pieces.
-    pub fn pieces(&self) -> usize {
-        self.pieces.len()
-    }
-
-    #[inline]
-    fn hint<const WRITE: bool>(&self) -> &Atomic<u32> {
-        let [taken, placed] = &self.hints;
-        if WRITE {
-            placed
-        } else {
-            taken
-        }
-    }
-
-    #[inline]
-    fn run<const WRITE: bool>(&self, offset: u64, max: usize) -> Option<Run<'_>> {
-        let hint = self.hint::<WRITE>();
-        // CAST: 32 bits fit.
-        match self.run_of(hint.load(Relaxed) as usize, offset, max) {
-            Some(run) => Some(run),
-            None => self.run_elsewhere(hint, offset, max),
-        }
-    }
-
-    /// As [`PageList::run`], for an offset outside the piece of the hint.
-    fn run_elsewhere(&self, hint: &Atomic<u32>, offset: u64, max: usize) -> Option<Run<'_>> {
-        // CAST: 32 bits fit.
-        let index = self.not_in(hint.load(Relaxed) as usize, offset);
-        // CAST: A hint may be cut.
-        hint.store(index as u32, Relaxed);
-        self.run_of(index, offset, max)
-    }
-
-    /// Returns the piece of an offset that is not in piece `index`. Usually it is the next one.
-    fn not_in(&self, index: usize, offset: u64) -> usize {
-        let next = index.wrapping_add(1);
-        if self.run_of(next, offset, 1).is_some() {
-            return next;
-        }
-        // The first piece is at 0, so at least one is not above `offset`.
-        self.pieces
-            .partition_point(|piece| piece.offset <= offset)
-            .saturating_sub(1)
-    }
-
-    /// As [`Memory::runs`].
-    #[inline]
-    fn runs<const WRITE: bool>(
-        &self,
-        offset: u64,
-        len: usize,
-        mut f: impl FnMut(Run<'_>) -> Result,
-    ) -> Result {
-        let hint = self.hint::<WRITE>();
-        // CAST: 32 bits fit.
-        let mut index = hint.load(Relaxed) as usize;
-        let mut at = offset;
-        let mut left = len;
-        while left > 0 {
-            let run = match self.run_of(index, at, left) {
-                Some(run) => run,
-                None => {
-                    index = self.not_in(index, at);
-                    self.run_of(index, at, left).ok_or(EFAULT)?
-                }
-            };
-            f(run)?;
-            left -= run.len;
-            at = at.wrapping_add(run.len as u64); // CAST: `usize` is 64 bits.
-        }
-        // CAST: A hint may be cut.
-        hint.store(index as u32, Relaxed);
-        Ok(())
-    }
-
-    /// Returns the run at `offset`, if the piece contains it.
-    #[inline]
-    fn run_of(&self, index: usize, offset: u64, max: usize) -> Option<Run<'_>> {
-        let piece = self.pieces.get(index)?;
-        let end = match self.pieces.get(index.wrapping_add(1)) {
-            Some(next) => next.offset,
-            None => self.len,
-        };
-        let within = offset.checked_sub(piece.offset)?;
-        let left = end.checked_sub(offset).filter(|left| *left > 0)?;
-        // CAST: `usize` is 64 bits.
-        let len = (left as usize).min(max);
-        let start =
-            core::ptr::with_exposed_provenance_mut(piece.start.checked_add(within as usize)?);
-        Some(Run {
-            start,
-            len,
-            _life: PhantomData,
-        })
     }
 }
 
@@ -667,35 +381,8 @@ impl KernelWindow {
         let len = (left as usize).min(max);
         let start = self.base.checked_add(offset as usize)?;
         start.checked_add(len)?;
-        Some(Run {
-            start: core::ptr::with_exposed_provenance_mut(start),
-            len,
-            _life: PhantomData,
-        })
-    }
-}
-
-impl Run<'_> {
-    /// # Safety
-    ///
-    /// `start` must point to `len` octets of memory that stay valid as long as the run lives.
-    pub(super) unsafe fn new(start: *mut u8, len: usize) -> Self {
-        Self {
-            start,
-            len,
-            _life: PhantomData,
-        }
-    }
-
-    /// Returns the length in octets.
-    #[inline]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Returns whether the run is empty (it never is).
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
+        // SAFETY: `Run::new` requires memory that stays valid as long as the run: a kernel consumer
+        // vouches for the addresses that it uses.
+        Some(unsafe { Run::new(core::ptr::with_exposed_provenance_mut(start), len) })
     }
 }

@@ -30,10 +30,11 @@ mod budget;
 mod implicit;
 mod pinned;
 
-use super::mem_map::PageList;
-use super::mem_map::Run;
+use super::mem_map::MemoryOwner;
 use crate::bindings;
 use crate::compat;
+use crate::mm::page_list::PageList;
+use crate::mm::run::Run;
 use crate::rdma::types::AccessFlags;
 use crate::sync::BhRevocable;
 use crate::sync::BhRevocableGuard;
@@ -248,7 +249,7 @@ impl Paged {
     }
 
     /// As [`OnDemand::fetch`].
-    fn fetch(&self, at: u64, len: usize, write: bool) -> Result<PageList> {
+    fn fetch(&self, at: u64, len: usize, write: bool) -> Result<PageList<MemoryOwner>> {
         let address = self.address(at).ok_or(EFAULT)?;
         let pinned = PinnedPages::pin(&self.odp, (address, len), write)?;
         // The next accesses are likely to be near. A failure makes no difference.
@@ -456,7 +457,7 @@ impl OnDemand {
     /// * `EFAULT` if they are not mapped, not writable although `write` is set, or the process has
     ///   exited.
     /// * `ENOMEM`.
-    pub fn fetch(&self, at: u64, len: usize, write: bool) -> Result<PageList> {
+    pub fn fetch(&self, at: u64, len: usize, write: bool) -> Result<PageList<MemoryOwner>> {
         match self {
             Self::Range(paged) => paged.fetch(at, len, write),
             Self::Implicit(implicit) => implicit.fetch(at, len, write),

@@ -10,8 +10,8 @@
 //! C header: `include/rdma/ib_umem.h`.
 
 use super::mem_map::MemoryOwner;
-use super::mem_map::PageList;
 use crate::bindings;
+use crate::mm::page_list::PageList;
 use crate::rdma::types::AccessFlags;
 use core::ptr::NonNull;
 use kernel::error::from_err_ptr;
@@ -89,7 +89,7 @@ impl Umem {
     /// # Errors
     ///
     /// `ENOMEM` if memory is short.
-    pub fn into_pages(self) -> Result<PageList> {
+    pub fn into_pages(self) -> Result<PageList<MemoryOwner>> {
         // SAFETY: A reference requires valid memory that is not written to: by the type's invariant
         // the object is live, and it never changes.
         let umem = unsafe { &*self.raw.as_ptr() };

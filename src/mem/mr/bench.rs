@@ -14,8 +14,8 @@ use kernel_ext::{
     mm::shared_ring::SharedMem,
     rdma::{
         bench::{
-            kernel_owned, //
-            SgList,
+            kernel_owned,
+            SgList, //
         },
         mem::mem_map::{
             KernelPages,

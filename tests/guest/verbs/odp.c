@@ -1841,7 +1841,7 @@ static void unloading_holds_up_no_namespace(void)
  * --- all memory as one region -------------------------------------------------------------------
  */
 
-/* The length of the parts that the device divides the memory into (rust/mm/paged/implicit.rs). */
+/* The length of the parts that the device divides the memory into (rust/rdma/mem/paged/implicit.rs). */
 #define PART ((size_t)PAGE * 512)
 /* Most parts at a time. */
 #define PARTS 2048

@@ -9,7 +9,7 @@ impl Memory {
     /// Returns an address of the octet at `offset`, to check its alignment.
     pub fn address(&self, offset: u64) -> Option<usize> {
         match self.run(offset, 1) {
-            Some(run) => Some(run.start.addr()),
+            Some(run) => Some(run.start().addr()),
             None => self.paged(offset).and_then(|(paged, at)| paged.address(at)),
         }
     }

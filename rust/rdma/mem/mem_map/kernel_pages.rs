@@ -3,7 +3,7 @@
 //! Memory that a kernel consumer registers fast.
 
 use super::Memory;
-use super::Run;
+use crate::mm::run::Run;
 use crate::rdma::types::KernelOwned;
 use kernel::prelude::*;
 use kernel::sync::atomic::Atomic;

@@ -4,7 +4,7 @@
 
 use super::Memory;
 use super::OnDemand;
-use super::Run;
+use crate::mm::run::Run;
 use core::mem::MaybeUninit;
 use kernel::prelude::*;
 use kernel::sync::Arc;

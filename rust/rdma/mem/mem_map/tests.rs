@@ -10,6 +10,7 @@ mod mem_map {
     use crate::net::bench::pair;
     use crate::net::Family;
     use crate::net::SendHint;
+    use crate::net::TxBatch;
     use kernel::alloc::KVec;
 
     /// Two pieces of 64 octets that do not adjoin, in a buffer of 256, like memory of a process.

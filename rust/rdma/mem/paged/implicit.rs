@@ -12,17 +12,18 @@
 //! C headers: `include/rdma/ib_umem_odp.h`, `include/linux/sched/mm.h`.
 
 use super::Odp;
-use super::PageList;
 use super::Paged;
 use super::PagedBudget;
 use super::PinnedPages;
 use super::Prefetch;
 use super::Present;
-use super::Run;
 use super::AROUND;
 use super::CALLBACKS;
 use crate::bindings;
 use crate::mm::memcg::Memcg;
+use crate::mm::page_list::PageList;
+use crate::mm::run::Run;
+use crate::rdma::mem::mem_map::MemoryOwner;
 use crate::rdma::types::AccessFlags;
 use crate::sync::BhRevocable;
 use core::ptr::NonNull;
@@ -147,7 +148,7 @@ impl Implicit {
     }
 
     /// As [`OnDemand::fetch`](super::OnDemand::fetch).
-    pub(super) fn fetch(&self, at: u64, len: usize, write: bool) -> Result<PageList> {
+    pub(super) fn fetch(&self, at: u64, len: usize, write: bool) -> Result<PageList<MemoryOwner>> {
         let address = usize::try_from(at)?;
         // First: only memory that is mapped gets a part.
         let pinned = PinnedPages::pin(&self.root, (address, len), write)?;

@@ -4,12 +4,12 @@
 //!
 //! Context: process.
 
-use super::super::mem_map::MemoryOwner;
-use super::super::mem_map::PageList;
 use super::pages_of;
 use super::Odp;
 use super::Space;
 use crate::bindings;
+use crate::mm::page_list::PageList;
+use crate::rdma::mem::mem_map::MemoryOwner;
 use kernel::ffi::c_int;
 use kernel::ffi::c_long;
 use kernel::ffi::c_void;
@@ -57,7 +57,7 @@ impl PinnedPages {
     }
 
     /// Returns the same octets as memory.
-    pub(super) fn into_pages(self, (begin, len): (usize, usize)) -> Result<PageList> {
+    pub(super) fn into_pages(self, (begin, len): (usize, usize)) -> Result<PageList<MemoryOwner>> {
         let mut skip = begin % PAGE_SIZE;
         let mut left = len;
         let mut list = PageList::with_capacity(self.pages.len(), self.write)?;

@@ -30,8 +30,8 @@ mod lists {
         mm::shared_ring::SharedMem,
         rdma::{
             bench::{
-                kernel_owned, //
-                SgList,
+                kernel_owned,
+                SgList, //
             },
             mem::mem_map::{
                 KernelPages,
