@@ -15,14 +15,13 @@
 
 mod addr;
 mod batch;
-#[cfg(CONFIG_KUNIT = "y")]
-pub mod bench;
 mod device;
 mod hooks;
 mod notifier;
 mod skb;
 mod socket;
 mod state;
+#[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 
 pub use addr::Family;
@@ -53,6 +52,8 @@ pub use socket::SendHint;
 pub use socket::Socket;
 pub use socket::TcpInfo;
 pub use state::TcpState;
+#[cfg(CONFIG_KUNIT = "y")]
+pub use tests::bench;
 
 /// Waits until no socket callback runs in this module's code.
 ///

@@ -19,8 +19,6 @@
 //!
 //! C headers: `include/rdma/ib_verbs.h`, `include/rdma/iw_cm.h`, `include/rdma/rdma_netlink.h`.
 
-#[cfg(CONFIG_KUNIT = "y")]
-pub mod bench;
 pub mod device;
 pub mod iw_cm;
 pub mod link;
@@ -34,7 +32,12 @@ pub mod restrack;
 pub mod settings;
 mod sges;
 pub mod siw;
+#[cfg(CONFIG_KUNIT = "y")]
+mod tests;
 pub mod types;
 pub mod udata;
 pub mod wc;
 pub mod wr;
+
+#[cfg(CONFIG_KUNIT = "y")]
+pub use tests::bench;

@@ -24,6 +24,9 @@ use kernel::workqueue::RawWorkItem;
 use kernel::workqueue::Work;
 use kernel::workqueue::WorkItem;
 
+#[cfg(CONFIG_KUNIT = "y")]
+mod bench;
+
 extern "C" {
     fn riwarp_helper_jiffies() -> c_ulong;
     fn riwarp_helper_num_online_cpus() -> c_uint;
@@ -133,21 +136,6 @@ impl OwnedQueue {
         NonNull::new(queue).map(Self).ok_or(ENOMEM)
     }
 
-    /// Makes a queue whose items run on any CPU, for tests. Context: process, sleeps.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`.
-    #[cfg(CONFIG_KUNIT = "y")]
-    pub fn for_tests() -> Result<Self> {
-        let flags = Flags {
-            placement: Placement::Unbound,
-            highpri: false,
-            mem_reclaim: false,
-        };
-        Self::try_new(c"riwarp_kunit", flags)
-    }
-
     /// Enqueues an item; returns it as an error if it is in a queue already. Context: any.
     #[inline]
     pub fn enqueue<W, const ID: u64>(&self, item: W) -> W::EnqueueOutput
@@ -157,25 +145,6 @@ impl OwnedQueue {
         // SAFETY: `from_raw` requires a queue that is valid as long as the result is used: by the
         // type invariant it is, as long as `self`, whose drop waits for the item.
         unsafe { Queue::from_raw(self.0.as_ptr()) }.enqueue(item)
-    }
-
-    /// Enqueues a closure, for tests. Context: process, sleeps.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`.
-    #[cfg(CONFIG_KUNIT = "y")]
-    pub fn try_spawn(&self, f: impl FnMut() + Send + 'static) -> Result {
-        self.spawn_boxed(KBox::new(f, GFP_KERNEL)?)
-    }
-
-    /// The generic function that it calls has one lockdep key, but a name for each type, of which
-    /// lockdep warns. So it is called with one type.
-    #[cfg(CONFIG_KUNIT = "y")]
-    fn spawn_boxed(&self, mut f: KBox<dyn FnMut() + Send>) -> Result {
-        // SAFETY: `from_raw` requires a queue that is valid as long as the result is used: by the
-        // type invariant it is, as long as `self`, whose drop waits for the item.
-        Ok(unsafe { Queue::from_raw(self.0.as_ptr()) }.try_spawn(GFP_KERNEL, move || f())?)
     }
 
     /// Waits until all items have run that were enqueued before. Context: process, sleeps; not from

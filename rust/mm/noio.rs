@@ -6,6 +6,9 @@
 
 use core::ffi::c_uint;
 
+#[cfg(CONFIG_KUNIT = "y")]
+pub mod bench;
+
 extern "C" {
     fn riwarp_helper_memalloc_noio_save() -> c_uint;
     fn riwarp_helper_memalloc_noio_restore(flags: c_uint);
@@ -25,30 +28,6 @@ pub fn without_io<R>(f: impl FnOnce() -> R) -> R {
     // SAFETY: `memalloc_noio_restore()` requires the result of the matching call, which `flags` is.
     unsafe { riwarp_helper_memalloc_noio_restore(flags) };
     result
-}
-
-/// For KUnit suites.
-#[cfg(CONFIG_KUNIT = "y")]
-pub mod bench {
-    extern "C" {
-        fn riwarp_helper_fs_reclaim_acquire();
-        fn riwarp_helper_fs_reclaim_release();
-    }
-
-    /// Runs `f` as code that disk I/O waits for. In a kernel with lockdep, an allocation that waits
-    /// for disk I/O must not be made with a lock held that `f` takes: lockdep reports a deadlock,
-    /// whichever comes first.
-    ///
-    /// Context: process.
-    pub fn with_io_waiting<R>(f: impl FnOnce() -> R) -> R {
-        // SAFETY: `fs_reclaim_acquire()` requires that the same task calls the counterpart, as done
-        // below.
-        unsafe { riwarp_helper_fs_reclaim_acquire() };
-        let result = f();
-        // SAFETY: This is the counterpart.
-        unsafe { riwarp_helper_fs_reclaim_release() };
-        result
-    }
 }
 
 #[kernel::prelude::kunit_tests(riwarp_noio)]

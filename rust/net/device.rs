@@ -50,8 +50,6 @@ extern "C" {
     );
     fn riwarp_helper_get_net(net: *mut bindings::net) -> *mut bindings::net;
     fn riwarp_helper_init_net() -> *mut bindings::net;
-    #[cfg(CONFIG_KUNIT = "y")]
-    fn riwarp_helper_loopback() -> *mut RawDevice;
     fn riwarp_helper_put_net(net: *mut bindings::net);
 }
 
@@ -110,18 +108,6 @@ impl NetDevice {
         let dev = unsafe { riwarp_helper_dev_get_by_name(name.as_char_ptr()) };
         // INVARIANT: The count was just taken.
         Ok(Self(NonNull::new(dev).ok_or(ENODEV)?))
-    }
-
-    /// Returns the loopback interface of the initial namespace, for tests.
-    #[cfg(CONFIG_KUNIT = "y")]
-    pub fn loopback() -> Result<Self> {
-        // SAFETY: The initial namespace is never freed, nor is its loopback interface, which is
-        // older than any module.
-        let dev = unsafe { riwarp_helper_loopback() };
-        let dev = NonNull::new(dev).ok_or(ENODEV)?;
-        // SAFETY: `from_raw` requires a valid device: the loopback interface of the initial
-        // namespace always is.
-        Ok(unsafe { Self::from_raw(dev) })
     }
 
     pub(crate) fn as_raw(&self) -> *mut RawDevice {
@@ -403,10 +389,6 @@ impl Drop for NetRef {
 pub struct NetId(pub(super) usize);
 
 impl NetId {
-    /// No namespace. For KUnit suites.
-    #[cfg(CONFIG_KUNIT = "y")]
-    pub const NONE: Self = Self(0);
-
     /// Returns the namespace of the current task; that of a kernel thread is the initial one.
     /// Context: process.
     pub fn current() -> Self {

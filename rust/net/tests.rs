@@ -3,6 +3,8 @@
 //! KUnit suites of sockets, their callbacks, devices and namespaces, over loopback connections with
 //! both ends here.
 
+pub mod bench;
+
 #[kernel::prelude::kunit_tests(riwarp_socket)]
 mod socket {
     use crate::crc32c;

@@ -37,9 +37,9 @@ use kernel::sync::Arc;
 use kernel::sync::ArcBorrow;
 use kernel::sync::Mutex;
 
-#[cfg(CONFIG_KUNIT = "y")]
-mod dead;
 mod qp_link;
+#[cfg(CONFIG_KUNIT = "y")]
+mod tests;
 mod vector;
 
 pub use qp_link::QpLink;

@@ -22,6 +22,10 @@ use kernel::prelude::*;
 use kernel::sync::ArcBorrow;
 
 pub use super::sges::*;
+#[cfg(CONFIG_KUNIT = "y")]
+pub use super::tests::wr::AtomicWr;
+#[cfg(CONFIG_KUNIT = "y")]
+pub use super::tests::wr::RdmaWr;
 pub use super::wc::*;
 
 bit_set! {
@@ -244,7 +248,7 @@ impl<'a, M> IbSendWr<'a, M> {
     ///
     /// It must be as the invariants say.
     #[inline]
-    unsafe fn copy(at: *const bindings::ib_send_wr) -> Self {
+    pub(super) unsafe fn copy(at: *const bindings::ib_send_wr) -> Self {
         // INVARIANT: As the caller guarantees.
         Self {
             // SAFETY: `read_unaligned` requires a valid request, which the caller guarantees.
@@ -482,93 +486,6 @@ impl<'a> IbRecvWr<'a> {
         // SAFETY: `Sges::new` requires that many entries, valid and constant for `'a`: by the
         // type's invariant `sg_list` has `num_sge`.
         unsafe { Sges::new(self.raw.sg_list, self.raw.num_sge) }
-    }
-}
-
-/// An atomic request as a kernel consumer fills it in, for tests.
-#[cfg(CONFIG_KUNIT = "y")]
-pub struct AtomicWr(bindings::ib_atomic_wr);
-
-#[cfg(CONFIG_KUNIT = "y")]
-impl AtomicWr {
-    /// Makes a request with an opcode of `enum ib_wr_opcode`, its operands (the value to compare or
-    /// add, the value to swap), and the mask of each.
-    pub fn new(opcode: u32, [operand, swap]: [u64; 2], [mask, swap_mask]: [u64; 2]) -> Self {
-        Self(bindings::ib_atomic_wr {
-            wr: bindings::ib_send_wr {
-                opcode,
-                ..Default::default()
-            },
-            remote_addr: 0x1122_3344_5566_7788,
-            rkey: 0x99,
-            compare_add: operand,
-            swap,
-            compare_add_mask: mask,
-            swap_mask,
-        })
-    }
-
-    /// Returns the request as the driver reads it.
-    pub fn view<M>(&self) -> IbSendWr<'_, M> {
-        // SAFETY: `copy` requires a request as for `IbSendWr`: it is borrowed, so constant; it has
-        // no `sg_list`; it is the head of the structure for atomic requests.
-        unsafe { IbSendWr::copy((&raw const self.0).cast()) }
-    }
-}
-
-/// A request without operands as a kernel consumer fills it in, for tests.
-#[cfg(CONFIG_KUNIT = "y")]
-pub struct RdmaWr<'a> {
-    wr: bindings::ib_rdma_wr,
-    _sges: KVec<bindings::ib_sge>,
-    _pieces: PhantomData<&'a [u8]>,
-}
-
-#[cfg(CONFIG_KUNIT = "y")]
-impl<'a> RdmaWr<'a> {
-    /// Makes a request with an opcode of `enum ib_wr_opcode` that is neither atomic nor a
-    /// registration, flags, its key to invalidate or Immediate Data, and the pieces of its local
-    /// buffer.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`.
-    pub fn try_new(opcode: u32, flags: SendFlags, word: u32, pieces: &[&'a [u8]]) -> Result<Self> {
-        let mut sges = KVec::with_capacity(pieces.len(), GFP_KERNEL)?;
-        for piece in pieces {
-            let sge = bindings::ib_sge {
-                addr: piece.as_ptr().expose_provenance() as u64, // CAST: as many bits.
-                length: u32::try_from(piece.len())?,
-                ..Default::default()
-            };
-            sges.push(sge, GFP_KERNEL)?;
-        }
-        let mut wr = bindings::ib_send_wr {
-            opcode,
-            // CAST: Small flags.
-            send_flags: flags.bits() as kernel::ffi::c_int,
-            sg_list: sges.as_mut_ptr(),
-            num_sge: kernel::ffi::c_int::try_from(sges.len())?,
-            ..Default::default()
-        };
-        wr.ex.invalidate_rkey = word;
-        Ok(Self {
-            wr: bindings::ib_rdma_wr {
-                wr,
-                remote_addr: 0x1122_3344_5566_7788,
-                rkey: 0x99,
-            },
-            _sges: sges,
-            _pieces: PhantomData,
-        })
-    }
-
-    /// Returns the request as the driver reads it.
-    pub fn view<M>(&self) -> IbSendWr<'_, M> {
-        // SAFETY: `copy` requires a request as for `IbSendWr`: it is borrowed, so constant; `_sges`
-        // has the entries of its list, and the pieces live as long; it is the head of the structure
-        // for Writes and Reads.
-        unsafe { IbSendWr::copy((&raw const self.wr).cast()) }
     }
 }
 

@@ -4,29 +4,28 @@
 //! belong to a kernel consumer, lists that such a consumer posts to the driver or through
 //! `ib_post_send()`, polled completions, and pages for fast registration.
 //!
-//! The link types make links without a consumer themselves (`dead`). This module exists only in a
-//! kernel with KUnit.
+//! The link types make links without a consumer themselves (`dead`).
 
-use super::mmap::Mappings;
-use super::mr::MapSg;
-use super::object::CqLink;
-use super::object::CqObject;
-use super::object::DriverPart;
-use super::object::QpLink;
-use super::object::QpObject;
-use super::ops::table;
-use super::ops::Driver;
-use super::ops::Provider;
-use super::types::KernelOwned;
-use super::wr::RecvWrs;
-use super::wr::SendFlags;
-use super::wr::SendWrs;
-use super::wr::WcOpcode;
-use super::wr::WcSink;
-use super::wr::WcStatus;
 use crate::bindings;
 use crate::net::bench::eventually;
 use crate::rdma::mem::mem_map::KernelPages;
+use crate::rdma::mmap::Mappings;
+use crate::rdma::mr::MapSg;
+use crate::rdma::object::CqLink;
+use crate::rdma::object::CqObject;
+use crate::rdma::object::DriverPart;
+use crate::rdma::object::QpLink;
+use crate::rdma::object::QpObject;
+use crate::rdma::ops::table;
+use crate::rdma::ops::Driver;
+use crate::rdma::ops::Provider;
+use crate::rdma::types::KernelOwned;
+use crate::rdma::wr::RecvWrs;
+use crate::rdma::wr::SendFlags;
+use crate::rdma::wr::SendWrs;
+use crate::rdma::wr::WcOpcode;
+use crate::rdma::wr::WcSink;
+use crate::rdma::wr::WcStatus;
 use crate::workqueue::OwnedQueue;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;

@@ -5,8 +5,11 @@
 //!
 //! Built only for kernels with KUnit. Context: process.
 
+use crate::bindings;
 use crate::net::Connecting;
 use crate::net::Family;
+use crate::net::NetDevice;
+use crate::net::NetId;
 use crate::net::NetRef;
 use crate::net::SockAddr;
 use crate::net::Socket;
@@ -14,9 +17,28 @@ use crate::net::TcpState;
 use core::net::IpAddr;
 use core::net::Ipv4Addr;
 use core::net::Ipv6Addr;
+use core::ptr::NonNull;
 use kernel::prelude::*;
 use kernel::time::delay::fsleep;
 use kernel::time::Delta;
+
+impl NetDevice {
+    /// Returns the loopback interface of the initial namespace.
+    pub fn loopback() -> Result<Self> {
+        // SAFETY: The initial namespace is never freed, nor is its loopback interface, which is
+        // older than any module.
+        let dev = unsafe { riwarp_helper_loopback() };
+        let dev = NonNull::new(dev).ok_or(ENODEV)?;
+        // SAFETY: `from_raw` requires a valid device: the loopback interface of the initial
+        // namespace always is.
+        Ok(unsafe { Self::from_raw(dev) })
+    }
+}
+
+impl NetId {
+    /// No namespace.
+    pub const NONE: Self = Self(0);
+}
 
 /// Returns the address of the loopback interface, with a port.
 pub fn address(family: Family, port: u16) -> SockAddr {
@@ -84,5 +106,6 @@ pub fn eventually(mut is_so: impl FnMut() -> bool) -> Result {
 }
 
 extern "C" {
+    fn riwarp_helper_loopback() -> *mut bindings::net_device;
     fn riwarp_helper_set_small_windows(small: bool);
 }
