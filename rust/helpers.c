@@ -21,6 +21,7 @@ MODULE_VERSION(RIWARP_VERSION);
 #include "helpers/kernel.c"
 #endif
 #include "helpers/mm.c"
+#include "helpers/module_exclusion.c"
 #include "helpers/module_param.c"
 #include "helpers/net.c"
 #include "helpers/percpu.c"

@@ -3,7 +3,7 @@
 //! Safe abstractions that the `kernel` crate does not have yet: RDMA core, TCP sockets and their
 //! callbacks, user memory, bottom-half locking, tables under RCU, work queues, counters per CPU,
 //! rate limits, warnings, checksums, trace events, files in debugfs, a parameter that is written at
-//! any time, timers that end for good, a branch that is rarely taken.
+//! any time, keeping a module away, timers that end for good, a branch that is rarely taken.
 //!
 //! This crate is the only place of riwarp with unsafe code and with bindings. Paths mirror those of
 //! the `kernel` crate, where most modules could go by themselves. [`rdma::mem`] could not: it
@@ -21,6 +21,7 @@ pub mod compat;
 pub mod crc32c;
 pub mod debugfs;
 pub mod mm;
+pub mod module_exclusion;
 pub mod module_param;
 pub mod net;
 pub mod percpu;

@@ -13,7 +13,7 @@
 //! * [`mr`], [`mem`]: registration of memory, and that memory;
 //! * [`udata`], [`mmap`]: the private channel and the shared memory of a provider library;
 //! * [`iw_cm`]: the iWARP connection manager;
-//! * [`link`], [`siw`]: `rdma link add`, and the exclusion of siw from its own link type;
+//! * [`link`]: `rdma link add`;
 //! * [`restrack`]: the driver's part of `rdma -dd resource show`;
 //! * [`types`]: attributes as plain values.
 //!
@@ -31,7 +31,6 @@ pub mod port_counters;
 pub mod restrack;
 pub mod settings;
 mod sges;
-pub mod siw;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 pub mod types;

@@ -23,6 +23,7 @@ use kernel::prelude::*;
 use kernel_ext::{
     compat::parameter,
     debugfs,
+    module_exclusion::ModuleExclusion,
     module_param::ParamWrites,
     net::{
         self,
@@ -30,10 +31,7 @@ use kernel_ext::{
         NetdevNotifier,
         NetnsNotifier, //
     },
-    rdma::{
-        link::LinkRegistration,
-        siw::SiwExclusion, //
-    },
+    rdma::link::LinkRegistration,
     sync::ModuleCellGuard, //
 };
 
@@ -157,7 +155,7 @@ struct Module {
     #[pin]
     _ib_link: LinkRegistration<IbLink>,
     /// If the parameter asks for it. First the link type is given up, then siw may be loaded.
-    _siw_name_link: Option<(Pin<KBox<LinkRegistration<SiwNameLink>>>, SiwExclusion)>,
+    _siw_name_link: Option<(Pin<KBox<LinkRegistration<SiwNameLink>>>, ModuleExclusion)>,
     _files: debugfs::Dir,
     _writes: ParamWrites,
     _devices: AllDevices,
@@ -173,7 +171,7 @@ impl kernel::InPlaceModule for Module {
             let defaults = defaults()?;
             let siw_link_type = parameter(module_parameters::siw_link_type.value());
             let siw = switch("siw_link_type", siw_link_type)?
-                .then(SiwExclusion::new)
+                .then(exclude_siw)
                 .transpose()?;
             let service = Service::begin(defaults)?;
             let addrs = AddrNotifier::new()?;
@@ -189,7 +187,7 @@ impl kernel::InPlaceModule for Module {
                 // Devices can be made from here on.
                 _siw_name_link: match siw {
                     Some(siw) => {
-                        siw.check()?;
+                        check_siw(&siw)?;
                         Some((KBox::pin_init(LinkRegistration::new(), GFP_KERNEL)?, siw))
                     }
                     None => None,
@@ -202,6 +200,30 @@ impl kernel::InPlaceModule for Module {
             }? Error))
         })
     }
+}
+
+/// Refuses the kernel's siw from now on: both would have one link type.
+///
+/// # Errors
+///
+/// `ENOMEM`.
+fn exclude_siw() -> Result<ModuleExclusion> {
+    ModuleExclusion::new(c"siw", || {
+        pr_err!("the module siw is refused: riwarp has its link type (siw_link_type=1)\n");
+    })
+}
+
+/// Fails if siw is there, to be called right before its link type is registered.
+///
+/// # Errors
+///
+/// `EBUSY` if siw is loaded or built in, which the log says.
+fn check_siw(siw: &ModuleExclusion) -> Result {
+    if cfg!(CONFIG_RDMA_SIW = "y") || siw.is_loaded() {
+        pr_err!("siw_link_type=1: the kernel's siw is there, and has the link type siw\n");
+        return Err(EBUSY);
+    }
+    Ok(())
 }
 
 /// Reads the module parameters.

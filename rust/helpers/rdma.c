@@ -6,10 +6,7 @@
 #include <linux/dma-resv.h>
 #include <linux/fs.h>
 #include <linux/hmm.h>
-#include <linux/kobject.h>
 #include <linux/mmu_notifier.h>
-#include <linux/module.h>
-#include <linux/notifier.h>
 #include <linux/scatterlist.h>
 #include <linux/sched.h>
 #include <linux/skbuff.h>
@@ -84,19 +81,6 @@ int riwarp_helper_dma_buf_vmap(struct dma_buf *buf, struct iosys_map *map);
 int riwarp_helper_dma_buf_vmap(struct dma_buf *buf, struct iosys_map *map)
 {
 	return buf->ops->vmap(buf, map);
-}
-
-/*
- * The kernel exports no find_module(). Loaded modules are objects of one set,
- * this one too.
- */
-bool riwarp_helper_has_siw(void);
-bool riwarp_helper_has_siw(void)
-{
-	struct kobject *siw = kset_find_obj(THIS_MODULE->mkobj.kobj.kset, "siw");
-
-	kobject_put(siw);
-	return siw || IS_BUILTIN(CONFIG_RDMA_SIW);
 }
 
 void *riwarp_helper_hmm_pfn_address(unsigned long pfn);
@@ -212,14 +196,6 @@ u64 riwarp_helper_rdma_user_mmap_get_offset(const struct rdma_user_mmap_entry *e
 u64 riwarp_helper_rdma_user_mmap_get_offset(const struct rdma_user_mmap_entry *entry)
 {
 	return rdma_user_mmap_get_offset(entry);
-}
-
-int riwarp_helper_refuse_siw(unsigned long event, const struct module *module);
-int riwarp_helper_refuse_siw(unsigned long event, const struct module *module)
-{
-	if (event != MODULE_STATE_COMING || strcmp(module->name, "siw"))
-		return NOTIFY_DONE;
-	return notifier_from_errno(-EBUSY);
 }
 
 u64 riwarp_helper_sg_dma_address(struct scatterlist *sg);
