@@ -36,7 +36,11 @@ use kernel_ext::{
     ratelimit::RateLimit,
     rdma::{
         device::DeviceLink,
-        ops::Provider,
+        ops::{
+            OptionalOps,
+            Provider,
+            WriteCommands, //
+        },
         types::{
             Connections,
             Gid,
@@ -263,11 +267,25 @@ impl Abi {
         }
     }
 
-    /// Returns the library as `ib_core` knows it.
+    /// Returns what the library expects of a device. Both post by a call of `post_send` without a
+    /// list, the doorbell; librxe arms completion queues by a call too.
+    ///
+    /// The numbers are those of `enum rdma_driver_id` (`include/uapi/rdma/ib_user_ioctl_verbs.h`),
+    /// and `RXE_UVERBS_ABI_VERSION` and `SIW_ABI_VERSION` of the kernel's drivers.
     pub(crate) fn provider(self) -> Provider {
         match self {
-            Self::Rxe => Provider::Rxe,
-            Self::Siw => Provider::Siw,
+            Self::Rxe => Provider {
+                driver_id: 14,
+                abi_version: 2,
+                commands: WriteCommands::POST_SEND | WriteCommands::REQ_NOTIFY_CQ,
+                optional: OptionalOps::MEMORY_WINDOWS | OptionalOps::RESIZE_CQ,
+            },
+            Self::Siw => Provider {
+                driver_id: 18,
+                abi_version: 1,
+                commands: WriteCommands::POST_SEND,
+                optional: OptionalOps::empty(),
+            },
         }
     }
 

@@ -361,7 +361,7 @@ impl DeviceLink {
 /// What identifies a device, besides its name.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity {
-    /// The provider library of its processes.
+    /// What the provider library of its processes expects.
     pub provider: Provider,
     /// The number of the node, in network order.
     pub node_guid: [u8; 8],
@@ -507,7 +507,7 @@ unsafe fn describe<T: Driver>(
     let ops = bindings::ib_device_ops {
         device_group: driver_part.settings.as_raw(),
         port_groups: driver_part.port_counters.as_raw(),
-        ..table::<T>(identity.provider)
+        ..table::<T>(&identity.provider)
     };
     // SAFETY: `ib_set_device_ops()` requires a device that is not registered, which the caller
     // guarantees, and a table, which it copies.
@@ -523,7 +523,7 @@ unsafe fn describe<T: Driver>(
     device.node_guid = u64::from_ne_bytes(identity.node_guid);
     copy_name(&mut device.node_desc, identity.node_desc.to_bytes());
     device.iw_driver_flags = bindings::iw_flags_IW_F_NO_PORT_MAP;
-    device.uverbs_cmd_mask |= identity.provider.commands();
+    device.uverbs_cmd_mask |= identity.provider.commands.bits();
     copy_name(&mut device.iw_ifname, netdev.name().as_bytes());
 }
 

@@ -81,7 +81,7 @@ impl Mappings {
         let entry = KBox::new(
             MmapEntry {
                 base: bindings::rdma_user_mmap_entry::default(),
-                memory: memory.clone(),
+                memory,
             },
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -110,11 +110,6 @@ impl Mappings {
         let base = unsafe { NonNull::new_unchecked(base) };
         // INVARIANT: The entry was just inserted, and its first reference belongs to this value.
         self.entries.push(base, GFP_KERNEL_ACCOUNT)?;
-        if key == NO_MEMORY {
-            // This entry keeps that key from others. The next one gets another key.
-            // SAFETY: The caller guarantees what this function requires.
-            return unsafe { self.insert(context, memory) };
-        }
         Ok(key)
     }
 }
@@ -164,9 +159,6 @@ pub(super) unsafe extern "C" fn mmap_free(base: *mut bindings::rdma_user_mmap_en
     // SAFETY: Entries come from `KBox::into_raw` in `insert`; `base` is at offset 0.
     drop(unsafe { KBox::from_raw(base.cast::<MmapEntry>()) });
 }
-
-/// The key by which libsiw knows an object without memory to map (`SIW_INVAL_UOBJ_KEY`).
-const NO_MEMORY: u64 = 0x9_0000;
 
 /// The lowest key, in pages.
 ///

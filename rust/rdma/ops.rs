@@ -59,6 +59,7 @@ use super::{
     port_counters::PortCounter,
     settings::Setting,
     types::{
+        bit_set,
         Owner, //
     }, //
 };
@@ -143,42 +144,38 @@ pub trait Driver: Sized + Send + Sync + 'static {
     const PORT_COUNTERS: &'static [PortCounter<Self::Device>] = &[];
 }
 
-/// Which provider library serves the processes of a device.
-///
-/// Both post by a call of `post_send` without a list, the doorbell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Provider {
-    /// librxe, which arms completion queues by a call too.
-    Rxe,
-    /// libsiw.
-    Siw,
+/// What the provider library of a device in user space expects of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Provider {
+    /// The number by which the library knows its devices (`enum rdma_driver_id`).
+    pub driver_id: u32,
+    /// The version of the ABI that it shares with the driver.
+    pub abi_version: u32,
+    /// The write commands that it uses, besides those that every device has.
+    pub commands: WriteCommands,
+    /// The optional operations that it has calls for.
+    pub optional: OptionalOps,
 }
 
-impl Provider {
-    /// Returns the driver number of the library (`enum rdma_driver_id`).
-    pub(super) fn driver_id(self) -> bindings::rdma_driver_id {
-        match self {
-            Self::Rxe => bindings::rdma_driver_id_RDMA_DRIVER_RXE,
-            Self::Siw => bindings::rdma_driver_id_RDMA_DRIVER_SIW,
-        }
+bit_set! {
+    /// Write commands of uverbs that a driver has to enable for a device (`uverbs_cmd_mask`).
+    pub struct WriteCommands(u64) {
+        /// Posts to a send queue.
+        POST_SEND = 1 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_SEND;
+        /// Arms a completion queue.
+        REQ_NOTIFY_CQ = 1 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_REQ_NOTIFY_CQ;
     }
+}
 
-    /// Returns the ABI version of the library.
-    pub(super) fn abi_version(self) -> u32 {
-        match self {
-            Self::Rxe => 2,
-            Self::Siw => 1,
-        }
-    }
-
-    /// Returns the write commands that the library uses and the driver has to enable.
-    pub(super) fn commands(self) -> u64 {
-        const POST_SEND: u64 = 1 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_SEND;
-        const ARM: u64 = 1 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_REQ_NOTIFY_CQ;
-        match self {
-            Self::Rxe => POST_SEND | ARM,
-            Self::Siw => POST_SEND,
-        }
+bit_set! {
+    /// Operations that one device of a driver may have and another not.
+    ///
+    /// Those that no device of a driver has are left out of the implementation of their trait.
+    pub struct OptionalOps(u32) {
+        /// Memory windows: [`MwOps`].
+        MEMORY_WINDOWS = 1;
+        /// [`CqOps::resize`].
+        RESIZE_CQ = 1 << 1;
     }
 }
 

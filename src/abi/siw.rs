@@ -24,10 +24,13 @@ use kernel::{
 };
 use kernel_ext::{
     mm::shared_ring::SharedMem,
-    rdma::wr::{
-        WcExtra,
-        WcOpcode,
-        WcStatus, //
+    rdma::{
+        udata::Udata,
+        wr::{
+            WcExtra,
+            WcOpcode,
+            WcStatus, //
+        }, //
     },
     warn_on_once, //
 };
@@ -71,6 +74,8 @@ pub(crate) use ring::{
 pub(crate) const MAX_SGE: usize = 6;
 /// Most octets of inline data: the space of all elements but the first.
 pub(crate) const MAX_INLINE: usize = (MAX_SGE - 1) * SGE_LEN;
+/// The key by which the library knows an object without memory to map (`SIW_INVAL_UOBJ_KEY`).
+const NO_MEMORY: u64 = 0x9_0000;
 const SQE_LEN: usize = 120;
 pub(crate) const RQE_LEN: usize = 112;
 const SQE_SGES_AT: usize = 24;
@@ -208,6 +213,19 @@ impl SiwRecvRing {
         let decoded = decode_rqe(&self.0.entry(position), wr);
         self.0.hand_back(position);
         Some(decoded)
+    }
+}
+
+/// Makes `memory` available for the process to map, and returns its key.
+///
+/// # Errors
+///
+/// Those of [`Udata::share`].
+pub(super) fn share(udata: &mut Udata<'_>, memory: Arc<SharedMem>) -> Result<u64> {
+    match udata.share(memory.clone())? {
+        // The object keeps that key from others, so the next one is another.
+        NO_MEMORY => udata.share(memory),
+        key => Ok(key),
     }
 }
 

@@ -179,7 +179,7 @@ impl CqRing {
             }
             Abi::Siw => {
                 let ring = siw::SiwCqRing::new(places)?;
-                let cq_key = udata.share(ring.memory().clone())?;
+                let cq_key = siw::share(udata, ring.memory().clone())?;
                 udata.respond(&siw::CreateCqResponse {
                     cq_id: 0,
                     num_cqe: places,
@@ -319,7 +319,7 @@ impl QpRings {
             0 => (None, Self::share_full(udata)?),
             places => {
                 let send = siw::SiwSendRing::new(places)?;
-                let key = udata.share(send.memory().clone())?;
+                let key = siw::share(udata, send.memory().clone())?;
                 (Some(SendRing::Siw(send)), (places, key))
             }
         };
@@ -329,7 +329,7 @@ impl QpRings {
             Some(0) => (None, Self::share_full(udata)?),
             Some(places) => {
                 let recv = siw::SiwRecvRing::new(places)?;
-                let key = udata.share(recv.memory().clone())?;
+                let key = siw::share(udata, recv.memory().clone())?;
                 (Some(RecvRing::Siw(recv)), (places, key))
             }
         };
@@ -349,7 +349,7 @@ impl QpRings {
 
     /// Shares the ring that the library maps for a queue of size 0. Returns its places and its key.
     fn share_full(udata: &mut Udata<'_>) -> Result<(u32, u64)> {
-        Ok((1, udata.share(siw::full_ring()?)?))
+        Ok((1, siw::share(udata, siw::full_ring()?)?))
     }
 }
 
@@ -395,7 +395,7 @@ impl RecvRing {
             }
             Abi::Siw => {
                 let ring = siw::SiwRecvRing::new(places)?;
-                let srq_key = udata.share(ring.memory().clone())?;
+                let srq_key = siw::share(udata, ring.memory().clone())?;
                 udata.respond(&siw::SiwCreateSrqResponse {
                     num_rqe: places,
                     pad: 0,

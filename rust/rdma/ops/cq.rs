@@ -77,7 +77,7 @@ pub trait CqOps: Sized + Send + Sync + 'static {
     /// Resizes the queue of a process and keeps its completions. Returns how many it holds then.
     ///
     /// `ib_device_ops.resize_user_cq` (`drivers/infiniband/core/uverbs_cmd.c`), one call at a time,
-    /// and for [`Provider::Rxe`](super::Provider::Rxe) only.
+    /// and only on devices with [`OptionalOps::RESIZE_CQ`](super::OptionalOps::RESIZE_CQ).
     ///
     /// Context: process, may sleep.
     ///

@@ -28,7 +28,8 @@ use crate::{
 
 /// A memory window of the driver.
 ///
-/// Only [`Provider::Rxe`](super::Provider::Rxe) has windows.
+/// Only devices with [`OptionalOps::MEMORY_WINDOWS`](super::OptionalOps::MEMORY_WINDOWS) have
+/// windows.
 ///
 /// When the window is freed, `ib_core`'s reference is dropped (`ib_device_ops.dealloc_mw`,
 /// `drivers/infiniband/core/uverbs_main.c`). It must be the last one: afterwards nothing accesses

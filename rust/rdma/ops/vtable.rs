@@ -12,6 +12,7 @@ use super::{
     srq,
     ucontext,
     Driver,
+    OptionalOps,
     Provider, //
 };
 use crate::{
@@ -31,12 +32,12 @@ use crate::{
     }, //
 };
 
-/// The operations of a driver, for a device whose processes are served by `provider`.
-pub(in crate::rdma) fn table<T: Driver>(provider: Provider) -> bindings::ib_device_ops {
+/// The operations of a driver, for a device of whose processes `provider` is the library.
+pub(in crate::rdma) fn table<T: Driver>(provider: &Provider) -> bindings::ib_device_ops {
     let mut ops = bindings::ib_device_ops {
         owner: T::OWNER.as_ptr(),
-        driver_id: provider.driver_id(),
-        uverbs_abi_ver: provider.abi_version(),
+        driver_id: provider.driver_id,
+        uverbs_abi_ver: provider.abi_version,
 
         advise_mr: Some(mr::advise_mr::<T>),
         alloc_mr: Some(mr::alloc_mr::<T>),
@@ -99,11 +100,13 @@ pub(in crate::rdma) fn table<T: Driver>(provider: Provider) -> bindings::ib_devi
         size_ib_ucontext: UContextObject::<T>::SIZE,
         ..Default::default()
     };
-    if provider == Provider::Rxe {
+    if provider.optional.contains(OptionalOps::MEMORY_WINDOWS) {
         ops.alloc_mw = Some(mw::alloc_mw::<T>);
         ops.dealloc_mw = Some(mw::dealloc_mw::<T>);
-        ops.resize_user_cq = Some(cq::resize_user_cq::<T>);
         ops.size_ib_mw = MwObject::<T>::SIZE;
+    }
+    if provider.optional.contains(OptionalOps::RESIZE_CQ) {
+        ops.resize_user_cq = Some(cq::resize_user_cq::<T>);
     }
     if !T::COUNTERS.is_empty() {
         ops.alloc_hw_port_stats = Some(device::alloc_hw_port_stats::<T>);

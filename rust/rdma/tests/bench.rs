@@ -18,7 +18,9 @@ use crate::rdma::object::QpLink;
 use crate::rdma::object::QpObject;
 use crate::rdma::ops::table;
 use crate::rdma::ops::Driver;
+use crate::rdma::ops::OptionalOps;
 use crate::rdma::ops::Provider;
+use crate::rdma::ops::WriteCommands;
 use crate::rdma::types::KernelOwned;
 use crate::rdma::wr::RecvWrs;
 use crate::rdma::wr::SendFlags;
@@ -61,6 +63,14 @@ pub fn interrupts_off<R>(f: impl FnOnce() -> R) -> (R, bool) {
     unsafe { riwarp_helper_local_irq_restore(flags) };
     (result, off)
 }
+
+/// A library that has calls for all operations.
+const PROVIDER: Provider = Provider {
+    driver_id: bindings::rdma_driver_id_RDMA_DRIVER_UNKNOWN,
+    abi_version: 1,
+    commands: WriteCommands::empty(),
+    optional: OptionalOps::MEMORY_WINDOWS.union(OptionalOps::RESIZE_CQ),
+};
 
 /// The maximum number of requests in a list.
 const LIST: usize = 4;
@@ -188,7 +198,7 @@ impl<T: Driver> ConsumerQp<T> {
         // SAFETY: The field is inside the allocation that `ib_device` points to.
         let ops = unsafe { &raw mut (*ib_device).ops };
         // SAFETY: The field is writable and aligned, and nothing else uses it.
-        unsafe { ops.write(table::<T>(Provider::Rxe)) };
+        unsafe { ops.write(table::<T>(&PROVIDER)) };
         // SAFETY: `ib_qp` is the head of a larger structure; the overwritten pointer was null.
         unsafe { (*ib_qp).device = ib_device };
         // SAFETY: The allocation has the size that `fill` requires, and its driver part, all
@@ -371,7 +381,7 @@ impl<H: CqHandler> CqConsumer<H> {
             link: self.link.clone(),
             mappings: Mappings::new(),
         };
-        let ops = table::<T>(Provider::Rxe);
+        let ops = table::<T>(&PROVIDER);
         let mut object = KBox::<CqObject<T>>::new_uninit(GFP_KERNEL | __GFP_ZERO)?;
         let cq = object.as_mut_ptr().cast::<bindings::ib_cq>();
         // SAFETY: The allocation has the size that `fill` requires, and its driver part, all
@@ -475,7 +485,7 @@ unsafe extern "C" fn poll_until_closed(cq: *mut bindings::ib_cq, context: *mut c
 /// `ENOMEM`, or `ETIMEDOUT` if the handler does not run in time.
 pub fn destroy_polled<T: Driver>(data: Arc<T::Cq>) -> Result<bool> {
     let queue = OwnedQueue::for_tests()?;
-    let ops = table::<T>(Provider::Rxe);
+    let ops = table::<T>(&PROVIDER);
     let (Some(poll), Some(destroy)) = (ops.poll_cq, ops.destroy_cq) else {
         return Err(EINVAL);
     };
