@@ -26,6 +26,13 @@
 //! of `destroy_*`, so that work items and sockets may outlive the verb object by holding references
 //! of their own.
 //!
+//! # Optional operations
+//!
+//! The traits are `#[vtable]`. A method that has a default may be left out: then the table has no
+//! callback for it (`HAS_*`), and `ib_core` refuses the call with `EOPNOTSUPP`, or does without. The
+//! defaults are never called. What some devices of a driver have and others not is in
+//! [`Provider::optional`].
+//!
 //! # Contexts
 //!
 //! | functions | context |

@@ -40,6 +40,7 @@ use crate::{
     Riwarp, //
 };
 
+#[vtable]
 impl CmOps for Conn {
     type Driver = Riwarp;
     type Listener = Listener;

@@ -47,6 +47,7 @@ use crate::{
     Riwarp, //
 };
 
+#[vtable]
 impl CqOps for Cq {
     type Driver = Riwarp;
 

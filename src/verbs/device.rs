@@ -166,6 +166,7 @@ impl RdmaDevice {
     }
 }
 
+#[vtable]
 impl DeviceOps for RdmaDevice {
     fn query(&self) -> DeviceAttr {
         let max_sge = self.abi().limits().sge;

@@ -42,6 +42,7 @@ use crate::{
     Riwarp, //
 };
 
+#[vtable]
 impl MrOps for Mr {
     type Driver = Riwarp;
 

@@ -27,6 +27,7 @@ use crate::{
     Riwarp, //
 };
 
+#[vtable]
 impl MwOps for Mw {
     type Driver = Riwarp;
 

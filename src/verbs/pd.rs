@@ -25,6 +25,7 @@ use crate::{
     Riwarp, //
 };
 
+#[vtable]
 impl PdOps for Pd {
     type Driver = Riwarp;
 

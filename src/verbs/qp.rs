@@ -78,6 +78,7 @@ use crate::{
     Riwarp, //
 };
 
+#[vtable]
 impl QpOps for Qp {
     type Driver = Riwarp;
 

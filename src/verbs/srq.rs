@@ -44,6 +44,7 @@ use crate::{
     Riwarp, //
 };
 
+#[vtable]
 impl SrqOps for Srq {
     type Driver = Riwarp;
 

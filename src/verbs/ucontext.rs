@@ -36,6 +36,7 @@ pub(crate) struct UContext {
     _device: Arc<Device>,
 }
 
+#[vtable]
 impl UContextOps for UContext {
     type Driver = Riwarp;
 

@@ -33,6 +33,7 @@ use kernel::sync::ArcBorrow;
 /// `cma.c`. The [module](super) lists the events that must follow each.
 ///
 /// Context of all functions: process, may sleep; possibly the connection manager's own thread.
+#[vtable]
 pub trait CmOps: Sized + Send + Sync + 'static {
     /// The driver.
     type Driver: Driver;

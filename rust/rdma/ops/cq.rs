@@ -6,7 +6,10 @@ use core::ptr::NonNull;
 
 use kernel::{
     cpu::CpuId,
-    error::from_result,
+    error::{
+        from_result,
+        VTABLE_DEFAULT_ERROR, //
+    },
     ffi::{
         c_int,
         c_uint, //
@@ -52,6 +55,7 @@ use crate::{
 ///
 /// When the queue is destroyed no queue pair refers to it: its link is closed, then `ib_core`'s
 /// reference is dropped (`ib_device_ops.destroy_cq`, `drivers/infiniband/core/verbs.c`, `cq.c`).
+#[vtable]
 pub trait CqOps: Sized + Send + Sync + 'static {
     /// The driver.
     type Driver: Driver;
@@ -85,7 +89,9 @@ pub trait CqOps: Sized + Send + Sync + 'static {
     ///
     /// They leave the queue unchanged. `EINVAL` for a size that the device does not support, or
     /// that is too small for the completions in the queue.
-    fn resize(&self, entries: u32, udata: &mut Udata<'_>) -> Result<u32>;
+    fn resize(&self, _entries: u32, _udata: &mut Udata<'_>) -> Result<u32> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 
     /// Writes completions of a kernel consumer to `sink`, oldest first, until the queue is empty or
     /// the sink is full.
@@ -114,7 +120,9 @@ pub trait CqOps: Sized + Send + Sync + 'static {
     /// # Errors
     ///
     /// Those of [`Details`].
-    fn describe(&self, details: &mut Details<'_>) -> Result;
+    fn describe(&self, _details: &mut Details<'_>) -> Result {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 }
 
 /// The parameters of a new completion queue.

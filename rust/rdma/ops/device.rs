@@ -8,7 +8,10 @@
 use core::mem::ManuallyDrop;
 
 use kernel::{
-    error::from_result,
+    error::{
+        from_result,
+        VTABLE_DEFAULT_ERROR, //
+    },
     ffi::{
         c_char,
         c_int, //
@@ -43,6 +46,7 @@ use crate::{
 /// A device of the driver. It has one port, number 1.
 ///
 /// Context of all functions: process, may sleep.
+#[vtable]
 pub trait DeviceOps: Sized + Send + Sync + 'static {
     /// Returns the attributes of the device.
     ///
@@ -77,23 +81,31 @@ pub trait DeviceOps: Sized + Send + Sync + 'static {
     /// # Errors
     ///
     /// `EINVAL` beyond the end of the table.
-    fn query_pkey(&self, index: u16) -> Result<u16>;
+    fn query_pkey(&self, _index: u16) -> Result<u16> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 
     /// Returns the network interface of the port; [`None`] once it is going away.
     ///
     /// `ib_device_ops.get_netdev` (`drivers/infiniband/core/device.c`, `ib_device_get_netdev()`).
-    fn netdev(&self) -> Option<NetDevice>;
+    fn netdev(&self) -> Option<NetDevice> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 
     /// Returns the version of the driver, in place of a firmware's; cut at 31 octets.
     ///
     /// `ib_device_ops.get_dev_fw_str` (`drivers/infiniband/core/device.c`).
-    fn version(&self) -> &'static str;
+    fn version(&self) -> &'static str {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 
     /// Reads the counters of the port into `values`, in the order of [`Driver::COUNTERS`].
     ///
     /// `ib_device_ops.get_hw_stats` (`drivers/infiniband/core/sysfs.c`, `nldev.c`), one call at a
     /// time. Not called for a driver without counters.
-    fn read_counters(&self, values: &mut [u64]);
+    fn read_counters(&self, _values: &mut [u64]) {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 
     /// Releases the device after it was unregistered, for any reason; no callback runs or will run.
     ///

@@ -10,7 +10,10 @@ use core::{
 };
 
 use kernel::{
-    error::from_result,
+    error::{
+        from_result,
+        VTABLE_DEFAULT_ERROR, //
+    },
     ffi::{
         c_int,
         c_uint, //
@@ -64,6 +67,7 @@ use crate::{
 };
 
 /// A memory region of the driver.
+#[vtable]
 pub trait MrOps: Sized + Send + Sync + 'static {
     /// The driver.
     type Driver: Driver;
@@ -97,9 +101,11 @@ pub trait MrOps: Sized + Send + Sync + 'static {
     ///
     /// As [`reg_user`](Self::reg_user), and `EACCES` for rights that the descriptor does not grant.
     fn reg_user_dmabuf(
-        pd: ArcBorrow<'_, <Self::Driver as Driver>::Pd>,
-        request: &RegDmaBufMr<'_>,
-    ) -> Result<MrCreated<Self>>;
+        _pd: ArcBorrow<'_, <Self::Driver as Driver>::Pd>,
+        _request: &RegDmaBufMr<'_>,
+    ) -> Result<MrCreated<Self>> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 
     /// Creates a region of a process that replaces this one, in the domain `pd`, which may be the
     /// same. The key of this region becomes invalid; the region is deregistered right after, which
@@ -115,9 +121,11 @@ pub trait MrOps: Sized + Send + Sync + 'static {
     /// bound to it.
     fn rereg_user(
         &self,
-        pd: ArcBorrow<'_, <Self::Driver as Driver>::Pd>,
-        request: &ReregUserMr<'_>,
-    ) -> Result<MrCreated<Self>>;
+        _pd: ArcBorrow<'_, <Self::Driver as Driver>::Pd>,
+        _request: &ReregUserMr<'_>,
+    ) -> Result<MrCreated<Self>> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 
     /// Follows a process's advice on its memory.
     ///
@@ -132,7 +140,9 @@ pub trait MrOps: Sized + Send + Sync + 'static {
     /// * `EBUSY` if its pages keep changing.
     /// * `EINTR` if the calling process is being killed.
     /// * `ENOMEM`.
-    fn advise(pd: ArcBorrow<'_, <Self::Driver as Driver>::Pd>, advice: Advice<'_>) -> Result;
+    fn advise(_pd: ArcBorrow<'_, <Self::Driver as Driver>::Pd>, _advice: Advice<'_>) -> Result {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 
     /// Creates the region that covers all kernel memory.
     ///
@@ -160,11 +170,13 @@ pub trait MrOps: Sized + Send + Sync + 'static {
     ///
     /// `EINVAL` for an invalid number of pages, `ENOMEM`.
     fn alloc(
-        pd: ArcBorrow<'_, <Self::Driver as Driver>::Pd>,
-        proof: KernelOwned<'_>,
-        shape: Shape,
-        max_pages: u32,
-    ) -> Result<MrCreated<Self>>;
+        _pd: ArcBorrow<'_, <Self::Driver as Driver>::Pd>,
+        _proof: KernelOwned<'_>,
+        _shape: Shape,
+        _max_pages: u32,
+    ) -> Result<MrCreated<Self>> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 
     /// Sets the pages of a region for fast registration; see [`MapSg::map`]. Returns how many
     /// entries of the list were mapped.
@@ -176,7 +188,9 @@ pub trait MrOps: Sized + Send + Sync + 'static {
     /// # Errors
     ///
     /// Those of [`MapSg::map`], and `EINVAL` if the region is deregistered.
-    fn map_sg(&self, sg: &mut MapSg<'_>) -> Result<i32>;
+    fn map_sg(&self, _sg: &mut MapSg<'_>) -> Result<i32> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 
     /// Ends the region; afterwards nothing accesses its memory.
     ///
@@ -199,7 +213,9 @@ pub trait MrOps: Sized + Send + Sync + 'static {
     /// # Errors
     ///
     /// Those of [`Details`].
-    fn describe(&self, details: &mut Details<'_>) -> Result;
+    fn describe(&self, _details: &mut Details<'_>) -> Result {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 }
 
 /// A new memory region.

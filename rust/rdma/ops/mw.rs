@@ -3,7 +3,10 @@
 //! Memory windows: [`MwOps`], and its trampolines.
 
 use kernel::{
-    error::from_result,
+    error::{
+        from_result,
+        VTABLE_DEFAULT_ERROR, //
+    },
     ffi::c_int,
     prelude::*,
     sync::{
@@ -34,6 +37,7 @@ use crate::{
 /// When the window is freed, `ib_core`'s reference is dropped (`ib_device_ops.dealloc_mw`,
 /// `drivers/infiniband/core/uverbs_main.c`). It must be the last one: afterwards nothing accesses
 /// memory by the window's key.
+#[vtable]
 pub trait MwOps: Sized + Send + Sync + 'static {
     /// The driver.
     type Driver: Driver;
@@ -48,9 +52,11 @@ pub trait MwOps: Sized + Send + Sync + 'static {
     ///
     /// `ENOMEM` if the device has reached its maximum of windows, or memory is short.
     fn alloc(
-        pd: ArcBorrow<'_, <Self::Driver as Driver>::Pd>,
-        kind: MwType,
-    ) -> Result<MwCreated<Self>>;
+        _pd: ArcBorrow<'_, <Self::Driver as Driver>::Pd>,
+        _kind: MwType,
+    ) -> Result<MwCreated<Self>> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 }
 
 /// A new memory window.

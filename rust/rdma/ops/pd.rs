@@ -35,6 +35,7 @@ use crate::{
 ///
 /// When the domain is freed, after all its objects are gone, `ib_core`'s reference is dropped
 /// (`ib_device_ops.dealloc_pd`, `drivers/infiniband/core/verbs.c`).
+#[vtable]
 pub trait PdOps: Sized + Send + Sync + 'static {
     /// The driver.
     type Driver: Driver;

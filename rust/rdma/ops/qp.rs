@@ -5,7 +5,10 @@
 use core::ptr::NonNull;
 
 use kernel::{
-    error::from_result,
+    error::{
+        from_result,
+        VTABLE_DEFAULT_ERROR, //
+    },
     ffi::c_int,
     prelude::*,
     sync::{
@@ -57,6 +60,7 @@ use crate::{
 };
 
 /// A queue pair of the driver.
+#[vtable]
 pub trait QpOps: Sized + Send + Sync + 'static {
     /// The driver.
     type Driver: Driver;
@@ -107,7 +111,9 @@ pub trait QpOps: Sized + Send + Sync + 'static {
     /// `ib_device_ops.query_qp` (`drivers/infiniband/core/verbs.c`).
     ///
     /// Context: process, may sleep.
-    fn query(&self) -> QpReport;
+    fn query(&self) -> QpReport {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 
     /// Takes the queue pair out of service; afterwards the driver does not use its verb object.
     ///
@@ -152,7 +158,9 @@ pub trait QpOps: Sized + Send + Sync + 'static {
     /// # Errors
     ///
     /// Those of [`Details`].
-    fn describe(&self, details: &mut Details<'_>) -> Result;
+    fn describe(&self, _details: &mut Details<'_>) -> Result {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 }
 
 /// The parameters of a new queue pair.

@@ -5,7 +5,10 @@
 use core::ptr::NonNull;
 
 use kernel::{
-    error::from_result,
+    error::{
+        from_result,
+        VTABLE_DEFAULT_ERROR, //
+    },
     ffi::c_int,
     prelude::*,
     sync::{
@@ -51,6 +54,7 @@ use crate::{
 ///
 /// When the queue is destroyed no queue pair refers to it: its link is closed, then `ib_core`'s
 /// reference is dropped (`ib_device_ops.destroy_srq`, `drivers/infiniband/core/verbs.c`).
+#[vtable]
 pub trait SrqOps: Sized + Send + Sync + 'static {
     /// The driver.
     type Driver: Driver;
@@ -67,10 +71,12 @@ pub trait SrqOps: Sized + Send + Sync + 'static {
     /// * `EINVAL` for sizes that it does not support.
     /// * `ENOMEM` if the device has reached its maximum of queues, or memory is short.
     fn create(
-        dev: ArcBorrow<'_, <Self::Driver as Driver>::Device>,
-        init: SrqInit<Self::Driver>,
-        udata: &mut Udata<'_>,
-    ) -> Result<SrqCreated<Self>>;
+        _dev: ArcBorrow<'_, <Self::Driver as Driver>::Device>,
+        _init: SrqInit<Self::Driver>,
+        _udata: &mut Udata<'_>,
+    ) -> Result<SrqCreated<Self>> {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 
     /// Changes the attributes that `mask` names: the size, the limit, or both.
     ///
@@ -83,14 +89,18 @@ pub trait SrqOps: Sized + Send + Sync + 'static {
     ///
     /// * `EINVAL` for an invalid size or limit.
     /// * `EOPNOTSUPP` for a size if the queue cannot be resized.
-    fn modify(&self, attr: &SrqAttr, mask: SrqAttrMask, udata: &mut Udata<'_>) -> Result;
+    fn modify(&self, _attr: &SrqAttr, _mask: SrqAttrMask, _udata: &mut Udata<'_>) -> Result {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 
     /// Returns the attributes of the queue.
     ///
     /// `ib_device_ops.query_srq` (`drivers/infiniband/core/verbs.c`).
     ///
     /// Context: process, may sleep.
-    fn query(&self) -> SrqAttr;
+    fn query(&self) -> SrqAttr {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 
     /// Posts receive work requests of a kernel consumer.
     ///
@@ -101,7 +111,9 @@ pub trait SrqOps: Sized + Send + Sync + 'static {
     /// # Errors
     ///
     /// `EINVAL` or `ENOMEM` for the request that was taken last; those before it stay posted.
-    fn post_recv(&self, wrs: &mut RecvWrs<'_>) -> Result;
+    fn post_recv(&self, _wrs: &mut RecvWrs<'_>) -> Result {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 
     /// Adds to what `rdma -dd resource show srq` shows.
     ///
@@ -112,7 +124,9 @@ pub trait SrqOps: Sized + Send + Sync + 'static {
     /// # Errors
     ///
     /// Those of [`Details`].
-    fn describe(&self, details: &mut Details<'_>) -> Result;
+    fn describe(&self, _details: &mut Details<'_>) -> Result {
+        build_error!(VTABLE_DEFAULT_ERROR)
+    }
 }
 
 /// The parameters of a new shared receive queue.

@@ -30,6 +30,7 @@ use crate::{
 ///
 /// When the process closes the device, after all its objects are gone, `ib_core`'s reference is
 /// dropped (`ib_device_ops.dealloc_ucontext`, `drivers/infiniband/core/uverbs_main.c`).
+#[vtable]
 pub trait UContextOps: Sized + Send + Sync + 'static {
     /// The driver.
     type Driver: Driver;
