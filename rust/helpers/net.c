@@ -101,9 +101,9 @@ unsigned short riwarp_helper_dev_type(const struct net_device *dev)
 }
 
 void riwarp_helper_for_each_in6_addr(const struct net_device *dev,
-		void (*f)(void *arg, const struct in6_addr *addr), void *arg);
+				    void (*f)(void *arg, const struct in6_addr *addr), void *arg);
 void riwarp_helper_for_each_in6_addr(const struct net_device *dev,
-		void (*f)(void *arg, const struct in6_addr *addr), void *arg)
+				    void (*f)(void *arg, const struct in6_addr *addr), void *arg)
 {
 	const struct inet6_ifaddr *ifa;
 	struct inet6_dev *idev;
@@ -120,9 +120,9 @@ void riwarp_helper_for_each_in6_addr(const struct net_device *dev,
 }
 
 void riwarp_helper_for_each_in_addr(const struct net_device *dev,
-		void (*f)(void *arg, __be32 addr), void *arg);
+				    void (*f)(void *arg, __be32 addr), void *arg);
 void riwarp_helper_for_each_in_addr(const struct net_device *dev,
-		void (*f)(void *arg, __be32 addr), void *arg)
+				    void (*f)(void *arg, __be32 addr), void *arg)
 {
 	const struct in_ifaddr *ifa;
 	struct in_device *idev;
@@ -403,7 +403,7 @@ void riwarp_helper_sk_limit_rate(struct sock *sk, unsigned long rate)
 {
 	WRITE_ONCE(sk->sk_max_pacing_rate, rate);
 	if (rate == ~0UL) {
-		/* Until the next acknowledgement the old one would hold. */
+		/* Until the next acknowledgment the old one would hold. */
 		WRITE_ONCE(sk->sk_pacing_rate, rate);
 		return;
 	}

@@ -520,7 +520,7 @@ unsafe extern "C" fn write_space(sk: *mut bindings::sock) {
     // SAFETY: `Held::try_new` requires a valid TCP socket, by this function's `# Safety`, for which
     // TCP called one of these callbacks, this one.
     let held = unsafe { Held::try_new(sk) };
-    // TCP calls after each acknowledgement until `SOCK_NOSPACE` is cleared, which it set when its
+    // TCP calls after each acknowledgment until `SOCK_NOSPACE` is cleared, which it set when its
     // send buffer was full.
     if let Some(hook) = held.as_ref().and_then(Held::hook) {
         // SAFETY: `__sk_stream_is_writeable()` requires a valid socket: `sk` is one, by this

@@ -660,7 +660,7 @@ impl Socket {
         to_len(ret)
     }
 
-    /// Offers the peer the whole receive buffer from the next acknowledgement on, instead of
+    /// Offers the peer the whole receive buffer from the next acknowledgment on, instead of
     /// growing the window with the traffic.
     ///
     /// A peer that sends FPDUs as long as a large segment needs a window for one more while the

@@ -8,8 +8,8 @@
 //! [`KernelCaps::ALLOW_USER_UNREG`](super::types::KernelCaps::ALLOW_USER_UNREG).
 //!
 //! The kernel has one driver for a link type. `rdma_link_register()` warns of another one and does
-//! not enter it in its list, from which `rdma_link_unregister()` removes it all the same: the kernel
-//! crashes. So a driver must not register the type of another one that may be there, or come
+//! not enter it in its list, from which `rdma_link_unregister()` removes it all the same: the
+//! kernel crashes. So a driver must not register the type of another one that may be there, or come
 //! ([`ModuleExclusion`](crate::module_exclusion::ModuleExclusion)).
 //!
 //! Context: process; the only lock held is the one that prevents unregistering the link type.

@@ -29,8 +29,8 @@
 //! # Optional operations
 //!
 //! The traits are `#[vtable]`. A method that has a default may be left out: then the table has no
-//! callback for it (`HAS_*`), and `ib_core` refuses the call with `EOPNOTSUPP`, or does without. The
-//! defaults are never called. What some devices of a driver have and others not is in
+//! callback for it (`HAS_*`), and `ib_core` refuses the call with `EOPNOTSUPP`, or does without.
+//! The defaults are never called. What some devices of a driver have and others not is in
 //! [`Provider::optional`].
 //!
 //! # Contexts

@@ -22,7 +22,7 @@ pub(crate) use macros::c_enum;
 ///
 /// Only the trampolines make one, and only after they saw that the object has no user context. With
 /// it, the driver may treat the addresses in that object's work requests and page lists as kernel
-/// virtual addresses (see [`Memory::kernel_virtual`](crate::rdma::mem::mem_map::Memory::kernel_virtual)).
+/// virtual addresses ([`Memory::kernel_virtual`](super::mem::mem_map::Memory::kernel_virtual)).
 /// It is for one use, and ends with the call `'a` that creates the object.
 #[derive(Debug)]
 pub struct KernelOwned<'a>(PhantomData<&'a ()>);

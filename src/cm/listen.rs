@@ -616,8 +616,8 @@ impl ListenParams {
             Err(_) if device.net().is_err() => Ok(None),
             Err(error) if error != ENOMEM && listener.origin == ListenerOrigin::Unknown => {
                 device.notice(fmt!(
-                    "TCP port {} cannot be bound ({error:?}): a program that listened there before the device was \
-                     made or moved gets no connections through it",
+                    "TCP port {} cannot be bound ({error:?}): a program that listened there \
+                     before the device was made or moved gets no connections through it",
                     self.addr.port()
                 ));
                 Ok(None)

@@ -426,10 +426,10 @@ pub enum Judgement {
 
 /// Returns how long a Send waits for the peer, in microseconds; [`None`] for ever.
 ///
-/// `timeout` is the exponent of the time to wait for an acknowledgement (4.096 us times a power of
+/// `timeout` is the exponent of the time to wait for an acknowledgment (4.096 us times a power of
 /// two, 0 for ever), `retry_cnt` says how often to try again. The InfiniBand specification lets an
 /// attempt last four times as long as the consumer asks for. The result uses all of that, and is at
-/// least a second, since a TCP connection takes more round trips than an acknowledgement.
+/// least a second, since a TCP connection takes more round trips than an acknowledgment.
 pub const fn retry_timeout(timeout: u8, retry_cnt: u8) -> Option<u64> {
     let exponent = timeout & 0x1f;
     if exponent == 0 {

@@ -315,7 +315,7 @@ impl TxStream {
                         if !sender.may_sleep() {
                             return Next::Yield;
                         }
-                        // No acknowledgement will follow. This caller waits only once.
+                        // No acknowledgment will follow. This caller waits only once.
                         fsleep(STARVED_PERIOD);
                         return Next::Yield;
                     }
@@ -431,7 +431,7 @@ impl TxStream {
     #[cold]
     fn not_packed(&mut self, qp: &QpShared, why: NotPacked) -> Pause {
         match why {
-            // The batch is sent; acknowledgements return its pages.
+            // The batch is sent; acknowledgments return its pages.
             NotPacked::Memory => return Pause::Starved,
             // The work item that fetches the memory runs the transmit task again.
             NotPacked::Absent => {

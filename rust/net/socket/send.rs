@@ -95,7 +95,7 @@ pub(in crate::net) unsafe fn send_locked(
 }
 
 /// Returns how many of `len` octets to give to TCP now if more follow: those that fill packets of
-/// segmentation offload. A rest would become a packet of its own with the next acknowledgement,
+/// segmentation offload. A rest would become a packet of its own with the next acknowledgment,
 /// before the octets that follow can fill it.
 ///
 /// # Safety

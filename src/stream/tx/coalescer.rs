@@ -193,7 +193,8 @@ impl DoorbellCoalescer {
         if each.saturating_mul(together.into()) > pause {
             // Sent one by one, they would have taken longer.
             self.streak_needed.store(STREAK_MIN, Relaxed);
-            let small = self.octets.load(Relaxed) <= SMALL.saturating_mul(together as usize); // CAST: 64 bits.
+            // CAST: 64 bits.
+            let small = self.octets.load(Relaxed) <= SMALL.saturating_mul(together as usize);
             return if small { STREAK_MIN } else { 0 };
         }
         let sends = self.sends.load(Relaxed);
