@@ -2,8 +2,8 @@
 
 //! CRC32c by the kernel's implementation, which uses the CPU's instructions.
 //!
-//! The checksum of MPA (RFC 5044, section 4.4) is `finish(update(INIT, octets))`, sent in
-//! little-endian byte order, as in iSCSI (RFC 3385). Context: any.
+//! The checksum of iSCSI (RFC 7143, section 13.1), and of others after it, is
+//! `finish(update(INIT, octets))`, sent in little-endian byte order. Context: any.
 //!
 //! C header: `include/linux/crc32.h`.
 

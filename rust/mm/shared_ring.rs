@@ -247,7 +247,7 @@ impl SharedMem {
         // operations only: `at` is inside the memory and aligned, by `Self::at`; the accesses of a
         // process are outside the Rust memory model.
         let word = unsafe { Atomic::<u32>::from_ptr(at.as_ptr().cast()) };
-        // ORDERING: pairs with libsiw's `atomic_store` of its request; the caller says how.
+        // ORDERING: pairs with the process's atomic store of its request; the caller says how.
         Some(word.cmpxchg(old, new, kernel::sync::atomic::Full))
     }
 }

@@ -2,8 +2,8 @@
 
 //! Values whose access can be revoked from users in softirq: revoking waits until no user is left.
 //!
-//! RFC 5040, section 8.1.1 (RDMAP-165): once access to a buffer is revoked, no placement may be in
-//! flight.
+//! For memory that is given back to its owner, for example: once its access is revoked, nothing may
+//! still be copying.
 
 use super::bh::BhOff;
 use core::cell::UnsafeCell;
