@@ -18,7 +18,7 @@ macro_rules! errors {
         pub use kernel::error::code::$name;
         #[cfg(not(kernel_7_3))]
         #[doc = concat!("The error `", stringify!($name), "`.")]
-        pub const $name: kernel::error::Error = older::error(bindings::$name);
+        pub const $name: kernel::error::Error = error_try_from_errno::error(bindings::$name);
     )* };
 }
 errors! {
@@ -114,9 +114,11 @@ pub(crate) unsafe fn hmm_range_fault(range: &mut bindings::hmm_range, timeout: c
 }
 
 #[cfg(not(kernel_7_3))]
+mod error_try_from_errno;
+
+#[cfg(not(kernel_7_3))]
 mod older {
     use crate::bindings;
-    use kernel::error::Error;
     use kernel::ffi::c_char;
     use kernel::ffi::c_int;
     use kernel::ffi::c_ulong;
@@ -125,14 +127,6 @@ mod older {
     use kernel::sync::lock::Lock;
     use kernel::time::Delta;
     use kernel::time::NSEC_PER_MSEC;
-
-    pub(super) const fn error(errno: u32) -> Error {
-        // CAST: The numbers of errors are small.
-        let errno = -(errno as i32);
-        // SAFETY: `transmute` requires a valid `Error`, which is a number that is not zero, in a
-        // structure of the same size: `errno` is the negative of one of C's constants.
-        unsafe { core::mem::transmute::<i32, Error>(errno) }
-    }
 
     pub(super) fn as_millis_ceil(delta: Delta) -> i64 {
         let nanos = delta.as_nanos();

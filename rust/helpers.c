@@ -16,7 +16,7 @@ MODULE_VERSION(RIWARP_VERSION);
 #pragma clang attribute push(__attribute__((always_inline)), apply_to = function)
 #endif
 #include "helpers/compat.c"
-#include "helpers/debugfs.c"
+#include "helpers/debugfs_owner.c"
 #ifdef RIWARP_INLINE
 #include "helpers/kernel.c"
 #endif

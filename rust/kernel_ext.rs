@@ -19,7 +19,7 @@ mod bindings;
 
 pub mod compat;
 pub mod crc32c;
-pub mod debugfs;
+pub mod debugfs_owner;
 pub mod mm;
 pub mod module_exclusion;
 pub mod module_param;

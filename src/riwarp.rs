@@ -22,7 +22,7 @@
 use kernel::prelude::*;
 use kernel_ext::{
     compat::parameter,
-    debugfs,
+    debugfs_owner,
     module_exclusion::ModuleExclusion,
     module_param::ParamWrites,
     net::{
@@ -156,7 +156,7 @@ struct Module {
     _ib_link: LinkRegistration<IbLink>,
     /// If the parameter asks for it. First the link type is given up, then siw may be loaded.
     _siw_name_link: Option<(Pin<KBox<LinkRegistration<SiwNameLink>>>, ModuleExclusion)>,
-    _files: debugfs::Dir,
+    _files: debugfs_owner::Dir,
     _writes: ParamWrites,
     _devices: AllDevices,
     _netns: NetnsNotifier<Riwarp>,

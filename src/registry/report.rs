@@ -15,7 +15,7 @@
 
 use kernel::fmt;
 use kernel::prelude::*;
-use kernel_ext::debugfs::Dir;
+use kernel_ext::debugfs_owner::Dir;
 
 use super::REGISTRY;
 

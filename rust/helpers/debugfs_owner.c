@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Helpers of rust/debugfs.rs. */
+/* Helpers of rust/debugfs_owner.rs. */
 #include <linux/debugfs.h>
 #include <linux/seq_file.h>
 

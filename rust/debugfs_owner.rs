@@ -4,7 +4,8 @@
 //!
 //! Those of the `kernel` crate do not: their operations have no owner, so the module can be
 //! unloaded while a file is open, and the last close then calls an operation that is gone.
-//! `debugfs_remove()` waits only for calls under way.
+//! `debugfs_remove()` waits only for calls under way. A patch that gives them the module that makes
+//! them as their owner ends this file.
 //!
 //! C header: `include/linux/debugfs.h`.
 
@@ -87,8 +88,8 @@ impl fmt::Display for Shown {
 ///
 /// # Safety
 ///
-/// Only for `rust/helpers/debugfs.c`: `file` is live and no other thread uses it, and `show` is the
-/// `ContentFn` with which [`Dir::file`] made the file.
+/// Only for `rust/helpers/debugfs_owner.c`: `file` is live and no other thread uses it, and `show`
+/// is the `ContentFn` with which [`Dir::file`] made the file.
 #[no_mangle]
 unsafe extern "C" fn riwarp_debugfs_write(file: *mut bindings::seq_file, show: *mut c_void) {
     // SAFETY: `show` is a `ContentFn`, by the caller's contract: the pointer to a function.
