@@ -644,10 +644,24 @@ mod tests {
         }, //
     };
     use kernel_ext::rdma::{
-        bench::kernel_owned,
+        bench::{
+            kernel_owned,
+            optional_ops, //
+        },
         mem::mem_map::Shape,
         types::MwType, //
     };
+
+    #[test]
+    fn optional_operations_are_those_of_the_library() {
+        for abi in [Abi::Rxe, Abi::Siw] {
+            let provider = abi.provider();
+            assert_eq!(optional_ops::<crate::Riwarp>(&provider), provider.optional);
+        }
+        let both = OptionalOps::MEMORY_WINDOWS | OptionalOps::RESIZE_CQ;
+        assert_eq!(Abi::Rxe.provider().optional, both);
+        assert!(Abi::Siw.provider().optional.is_empty());
+    }
 
     #[test]
     fn every_resource_has_a_count_of_its_own() {

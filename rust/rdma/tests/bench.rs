@@ -72,6 +72,19 @@ const PROVIDER: Provider = Provider {
     optional: OptionalOps::MEMORY_WINDOWS.union(OptionalOps::RESIZE_CQ),
 };
 
+/// Returns the optional operations for which the table of such a device has a callback.
+pub fn optional_ops<T: Driver>(provider: &Provider) -> OptionalOps {
+    let ops = table::<T>(provider);
+    let mut found = OptionalOps::empty();
+    if ops.alloc_mw.is_some() || ops.dealloc_mw.is_some() || ops.size_ib_mw != 0 {
+        found |= OptionalOps::MEMORY_WINDOWS;
+    }
+    if ops.resize_user_cq.is_some() {
+        found |= OptionalOps::RESIZE_CQ;
+    }
+    found
+}
+
 /// The maximum number of requests in a list.
 const LIST: usize = 4;
 
