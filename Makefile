@@ -61,7 +61,7 @@
 #                       Linux, on one host and between two, in about an hour; BENCH="NAME=VALUE..."
 #                       selects measurements (tests/bench)
 #   make check          checks formatting, lints and docs/conformance.md, and runs the tests that
-#                       need no kernel
+#                       need no kernel, and the examples of rust/ in User-Mode Linux
 #   make kdir           makes the kernel tree to build against
 #   make modules        builds riwarp.ko for that kernel
 #   make debug          builds the debug kernel, and the module for it

@@ -15,6 +15,12 @@
 #[allow(dead_code)]
 const __LOG_PREFIX: &[u8] = b"riwarp\0";
 
+#[cfg(CONFIG_KUNIT = "y")]
+extern crate self as kernel_ext;
+
+#[cfg(CONFIG_KUNIT = "y")]
+include!(env!("RIWARP_EXAMPLES"));
+
 mod bindings;
 
 pub mod compat;

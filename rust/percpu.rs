@@ -17,6 +17,17 @@ extern "C" {
 
 /// A counter that is increased much more often than it is read.
 ///
+/// # Examples
+///
+/// ```
+/// use kernel_ext::percpu::PerCpuCount;
+///
+/// let packets = PerCpuCount::try_new()?;
+/// packets.add(2);
+/// packets.add(3);
+/// assert_eq!(packets.sum(), 5);
+/// ```
+///
 /// # Invariants
 ///
 /// The pointer is a `u64 __percpu *` that this value owns.

@@ -20,6 +20,17 @@ extern "C" {
 
 /// Lets a number of events pass in each interval.
 ///
+/// # Examples
+///
+/// ```
+/// use kernel_ext::ratelimit::RateLimit;
+///
+/// // Two in each minute.
+/// let limit = KBox::pin_init(RateLimit::new(60_000, 2), GFP_KERNEL)?;
+/// let passed = (0..5).filter(|_| limit.allows(c"example")).count();
+/// assert_eq!(passed, 2);
+/// ```
+///
 /// # Invariants
 ///
 /// `state` is initialised.

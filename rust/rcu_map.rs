@@ -45,11 +45,20 @@ pub enum Order {
 ///
 /// # Examples
 ///
-/// ```ignore
+/// ```
+/// use kernel::sync::Arc;
+/// use kernel_ext::rcu_map::Order;
+/// use kernel_ext::rcu_map::RcuMap;
+///
+/// struct Region {
+///     id: u32,
+/// }
+///
 /// let regions = KBox::pin_init(RcuMap::new(1..1 << 24, Order::Scattered), GFP_KERNEL)?;
-/// let region = regions.insert(|id| Ok(Arc::new(Region::new(id), GFP_KERNEL)?))?;
-/// assert!(regions.get(region.id()).is_some());
-/// regions.remove(region.id());
+/// let region = regions.insert(|id| Ok(Arc::new(Region { id }, GFP_KERNEL)?))?;
+/// assert!(regions.get(region.id).is_some());
+/// regions.remove(region.id);
+/// assert!(regions.get(region.id).is_none());
 /// ```
 ///
 /// # Invariants

@@ -38,6 +38,21 @@ extern "C" {
 
 /// Starts a new cache line, as a field of a `#[repr(C)]` struct, so that fields that one CPU writes
 /// often do not share a line with fields that another reads.
+///
+/// # Examples
+///
+/// ```
+/// use core::mem::offset_of;
+/// use kernel_ext::sync::NextCacheLine;
+///
+/// #[repr(C)]
+/// struct Ring {
+///     head: u32,
+///     _line: NextCacheLine,
+///     tail: u32,
+/// }
+/// assert_eq!((offset_of!(Ring, head), offset_of!(Ring, tail)), (0, 64));
+/// ```
 #[repr(align(64))]
 pub struct NextCacheLine;
 
@@ -48,13 +63,30 @@ pub struct NextCacheLine;
 ///
 /// # Examples
 ///
-/// ```ignore
+/// ```
+/// use kernel::sync::lock::Guard;
+/// use kernel_ext::new_spinlock_bh;
+/// use kernel_ext::sync::SpinLockBh;
+/// use kernel_ext::sync::SpinLockBhBackend;
+///
 /// #[pin_data]
 /// struct Receiver {
 ///     #[pin]
-///     inner: SpinLockBh<ReceiverInner>,
+///     octets: SpinLockBh<u64>,
 /// }
-/// pin_init!(Receiver { inner <- new_spinlock_bh!(ReceiverInner::new(), "Receiver::inner") })
+///
+/// impl Receiver {
+///     fn lock(&self) -> Guard<'_, u64, SpinLockBhBackend> {
+///         self.octets.lock()
+///     }
+/// }
+///
+/// let receiver = KBox::pin_init(
+///     pin_init!(Receiver { octets <- new_spinlock_bh!(0, "Receiver::octets") }),
+///     GFP_KERNEL,
+/// )?;
+/// *receiver.lock() += 1500;
+/// assert_eq!(*receiver.lock(), 1500);
 /// ```
 pub type SpinLockBh<T> = Lock<T, SpinLockBhBackend>;
 

@@ -19,7 +19,7 @@ use kernel::sync::atomic::Relaxed;
 ///
 /// # Examples
 ///
-/// ```ignore
+/// ```
 /// use kernel_ext::warn_on_once;
 ///
 /// let (used, size) = (3, 4);

@@ -87,6 +87,58 @@ impl Flags {
 /// items may drop it: the item would wait for itself. It is not dropped while a delayed item is
 /// pending, because the item holds a reference to its queue ([`DelayedItem`]).
 ///
+/// # Examples
+///
+/// ```
+/// use kernel::impl_has_work;
+/// use kernel::new_work;
+/// use kernel::sync::atomic::{Atomic, Relaxed};
+/// use kernel::sync::Arc;
+/// use kernel::workqueue::{Work, WorkItem};
+/// use kernel_ext::workqueue::Enqueue;
+/// use kernel_ext::workqueue::Flags;
+/// use kernel_ext::workqueue::OwnedQueue;
+/// use kernel_ext::workqueue::Placement;
+///
+/// #[pin_data]
+/// struct Cleanup {
+///     runs: Atomic<u32>,
+///     #[pin]
+///     work: Work<Cleanup>,
+/// }
+///
+/// impl_has_work! {
+///     impl HasWork<Self> for Cleanup { self.work }
+/// }
+///
+/// impl WorkItem for Cleanup {
+///     type Pointer = Arc<Cleanup>;
+///
+///     fn run(this: Arc<Cleanup>) {
+///         this.runs.add(1, Relaxed);
+///     }
+/// }
+///
+/// // What enqueues an item need not know its type.
+/// fn ask(item: Arc<dyn Enqueue<0>>, queue: &OwnedQueue) {
+///     item.as_arc_borrow().enqueue_on(queue);
+/// }
+///
+/// let flags = Flags {
+///     placement: Placement::Unbound,
+///     highpri: false,
+///     mem_reclaim: false,
+/// };
+/// let queue = OwnedQueue::try_new(c"example", flags)?;
+/// let cleanup = Arc::pin_init(
+///     pin_init!(Cleanup { runs: Atomic::new(0), work <- new_work!("Cleanup::work") }),
+///     GFP_KERNEL,
+/// )?;
+/// ask(cleanup.clone(), &queue);
+/// queue.flush();
+/// assert_eq!(cleanup.runs.load(Relaxed), 1);
+/// ```
+///
 /// # Invariants
 ///
 /// The pointer is a queue made by `alloc_workqueue`, which only this value destroys.
@@ -184,6 +236,18 @@ where
 }
 
 /// A moment, as exact as the timer tick of the CPUs. Costs a load, unlike a clock.
+///
+/// # Examples
+///
+/// ```
+/// use kernel::time::delay::fsleep;
+/// use kernel::time::Delta;
+/// use kernel_ext::workqueue::Tick;
+///
+/// let begin = Tick::now();
+/// fsleep(Delta::from_millis(20));
+/// assert!(begin.has_passed());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tick(c_ulong);
 
@@ -203,6 +267,60 @@ impl Tick {
 }
 
 /// An item that is enqueued after a delay, on a queue to which it holds a reference.
+///
+/// # Examples
+///
+/// ```
+/// use kernel::impl_has_delayed_work;
+/// use kernel::new_delayed_work;
+/// use kernel::sync::Arc;
+/// use kernel::workqueue::{DelayedWork, WorkItem};
+/// use kernel_ext::workqueue::cancel_delayed;
+/// use kernel_ext::workqueue::enqueue_delayed;
+/// use kernel_ext::workqueue::DelayedItem;
+/// use kernel_ext::workqueue::Flags;
+/// use kernel_ext::workqueue::OwnedQueue;
+/// use kernel_ext::workqueue::Placement;
+///
+/// #[pin_data]
+/// struct Timeout {
+///     queue: Arc<OwnedQueue>,
+///     #[pin]
+///     work: DelayedWork<Timeout>,
+/// }
+///
+/// impl_has_delayed_work! {
+///     impl HasDelayedWork<Self> for Timeout { self.work }
+/// }
+///
+/// impl DelayedItem for Timeout {
+///     fn queue(&self) -> &OwnedQueue {
+///         &self.queue
+///     }
+/// }
+///
+/// impl WorkItem for Timeout {
+///     type Pointer = Arc<Timeout>;
+///
+///     fn run(_this: Arc<Timeout>) {
+///         pr_info!("too late\n");
+///     }
+/// }
+///
+/// let flags = Flags {
+///     placement: Placement::PerCpu,
+///     highpri: false,
+///     mem_reclaim: false,
+/// };
+/// let queue = Arc::new(OwnedQueue::try_new(c"example", flags)?, GFP_KERNEL)?;
+/// let timeout = Arc::pin_init(
+///     pin_init!(Timeout { queue, work <- new_delayed_work!("Timeout::work") }),
+///     GFP_KERNEL,
+/// )?;
+/// assert!(enqueue_delayed(timeout.clone(), 60_000).is_ok());
+/// assert!(cancel_delayed(&timeout));
+/// assert!(!cancel_delayed(&timeout));
+/// ```
 pub trait DelayedItem<const ID: u64 = 0>:
     WorkItem<ID, Pointer = Arc<Self>> + HasDelayedWork<Self, ID> + Send + Sync + Sized + 'static
 {

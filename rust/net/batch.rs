@@ -149,14 +149,19 @@ unsafe impl Sync for Chunk {}
 ///
 /// # Examples
 ///
-/// ```ignore
-/// batch.reserve(fpdu.len(), Grow::Sleep)?;
+/// ```
+/// use kernel_ext::crc32c;
+/// use kernel_ext::net::Grow;
+/// use kernel_ext::net::TxBatch;
+///
+/// let mut batch = TxBatch::new();
+/// batch.reserve(12, Grow::Sleep)?;
 /// let start = batch.mark();
-/// batch.put(&header)?;
-/// memory.copy_to_batch(offset, len, &mut batch)?;
+/// batch.put(b"1234")?;
+/// batch.put(b"5678")?;
 /// let crc = crc32c::finish(batch.crc32c_since(start, crc32c::INIT));
 /// batch.put(&crc.to_le_bytes())?;
-/// socket.send_batch(&mut batch, SendHint::Push)?;
+/// assert_eq!(batch.len(), 12);
 /// ```
 ///
 /// # Invariants

@@ -22,6 +22,25 @@ extern "C" {
 
 /// Proof that bottom halves are off on this CPU, for as long as `'a`.
 ///
+/// # Examples
+///
+/// ```
+/// use kernel_ext::new_spinlock_bh;
+/// use kernel_ext::sync::BhOff;
+/// use kernel_ext::sync::SpinLockBh;
+///
+/// fn count(off: BhOff<'_>, received: &SpinLockBh<u32>, sent: &SpinLockBh<u32>) {
+///     *off.lock(received) += 1;
+///     *off.lock(sent) += 1;
+/// }
+///
+/// let received = KBox::pin_init(new_spinlock_bh!(0), GFP_KERNEL)?;
+/// let sent = KBox::pin_init(new_spinlock_bh!(1), GFP_KERNEL)?;
+/// // Bottom halves are disabled once for both locks.
+/// BhOff::run(|off| count(off, &received, &sent));
+/// assert_eq!((*received.lock(), *sent.lock()), (1, 2));
+/// ```
+///
 /// # Invariants
 ///
 /// Bottom halves are off on this CPU and stay off until the end of `'a`.

@@ -37,6 +37,24 @@ extern "C" {
 /// the kernel ([`Users`]): with `PREEMPT_RT` a user can be preempted, so whoever waits has to give
 /// up the CPU; elsewhere it cannot, and waiting is spinning.
 ///
+/// # Examples
+///
+/// ```
+/// use kernel_ext::sync::BhRevocable;
+/// use kernel_ext::sync::BhRevocableGuard;
+///
+/// fn first(octets: &BhRevocableGuard<'_, KVec<u8>>) -> Option<u8> {
+///     octets.first().copied()
+/// }
+///
+/// let buffer = BhRevocable::new(KVec::from_elem(7, 16, GFP_KERNEL)?);
+/// assert_eq!(buffer.try_access().and_then(|octets| first(&octets)), Some(7));
+/// assert!(buffer.update(|octets| octets.truncate(8)));
+/// // Waits for those who have access. Afterwards nobody has.
+/// assert_eq!(buffer.revoke().map(|octets| octets.len()), Some(8));
+/// assert!(buffer.try_access().is_none());
+/// ```
+///
 /// # Invariants
 ///
 /// Each guard is a [`User`] of `users`. The value is initialised and only read by guards until the

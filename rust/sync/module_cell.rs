@@ -20,13 +20,22 @@ use kernel::sync::ArcBorrow;
 ///
 /// # Examples
 ///
-/// ```ignore
-/// static DRIVER: ModuleCell<MyDriver> = ModuleCell::empty();
+/// ```
+/// use kernel::sync::Arc;
+/// use kernel_ext::sync::ModuleCell;
+/// use kernel_ext::sync::ModuleCellGuard;
 ///
-/// let guard = DRIVER.fill(driver)?;
-/// assert!(DRIVER.get().is_some());
-/// drop(guard);
-/// assert!(DRIVER.get().is_none());
+/// static DEVICES: ModuleCell<u32> = ModuleCell::empty();
+///
+/// // A function without an argument, as a notifier is.
+/// fn devices() -> u32 {
+///     DEVICES.get().map_or(0, |devices| *devices)
+/// }
+///
+/// let filled: ModuleCellGuard<u32> = DEVICES.fill(Arc::new(3, GFP_KERNEL)?)?;
+/// assert_eq!(devices(), 3);
+/// drop(filled);
+/// assert_eq!(devices(), 0);
 /// ```
 ///
 /// # Invariants

@@ -18,13 +18,26 @@ use kernel::sync::atomic::Release;
 ///
 /// # Examples
 ///
-/// ```ignore
-/// let sender = SerialTask::new(Sender::new());
-/// // From any context, any number of times at once:
-/// match sender.run(|s| s.transmit_some()) {
-///     Ran::Here | Ran::Elsewhere => {}
-///     Ran::Yielded => queue.enqueue(work),
+/// ```
+/// use kernel_ext::sync::Next;
+/// use kernel_ext::sync::Ran;
+/// use kernel_ext::sync::SerialTask;
+///
+/// /// Sends at most four of the packets that are left.
+/// fn send_some(packets: &mut u32) -> Next {
+///     *packets = packets.saturating_sub(4);
+///     if *packets == 0 {
+///         Next::Done
+///     } else {
+///         Next::Yield
+///     }
 /// }
+///
+/// let sender = SerialTask::new(6);
+/// // From any context, any number of times at once. After `Yielded` the caller has another call
+/// // made, by a work item for example.
+/// assert_eq!(sender.run(send_some), Ran::Yielded);
+/// assert_eq!(sender.run(send_some), Ran::Here);
 /// ```
 ///
 /// # Invariants
