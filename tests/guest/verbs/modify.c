@@ -317,12 +317,26 @@ long device_value(struct ibv_context *ctx, const char *name)
 	return file_value(path);
 }
 
+/* Returns the time in milliseconds of the kernel's last tick. */
+static int64_t tick_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+	return now.tv_sec * 1000LL + now.tv_nsec / 1000000;
+}
+
 long device_counter(struct ibv_context *ctx, const char *name)
 {
+	int64_t begun = tick_ms();
 	char path[100];
 
-	/* ib_core returns a cached value if it was read within the last 10 ms. */
-	sleep_ms(20);
+	/*
+	 * ib_core returns a cached value if it was read within the last 10 ms. It counts jiffies,
+	 * which come late on a busy machine, and are some ahead of this clock.
+	 */
+	while (tick_ms() - begun < 50)
+		sleep_ms(10);
 	snprintf(path, sizeof(path), "ports/1/hw_counters/%s", name);
 	return device_value(ctx, path);
 }
