@@ -402,13 +402,25 @@ void riwarp_helper_sk_limit_rate(struct sock *sk, unsigned long rate);
 void riwarp_helper_sk_limit_rate(struct sock *sk, unsigned long rate)
 {
 	WRITE_ONCE(sk->sk_max_pacing_rate, rate);
-	if (rate == ~0UL) {
-		/* Until the next acknowledgment the old one would hold. */
-		WRITE_ONCE(sk->sk_pacing_rate, rate);
-		return;
-	}
 	cmpxchg(&sk->sk_pacing_status, SK_PACING_NONE, SK_PACING_NEEDED);
 	WRITE_ONCE(sk->sk_pacing_rate, min(READ_ONCE(sk->sk_pacing_rate), rate));
+}
+
+/*
+ * Until the next acknowledgment the old rate would hold, and until its octets are due what was
+ * sent by it. The caller has the socket's lock.
+ */
+void riwarp_helper_sk_unlimit_rate(struct sock *sk);
+void riwarp_helper_sk_unlimit_rate(struct sock *sk)
+{
+	struct tcp_sock *tp = tcp_sk(sk);
+
+	WRITE_ONCE(sk->sk_max_pacing_rate, ~0UL);
+	WRITE_ONCE(sk->sk_pacing_rate, ~0UL);
+	tp->tcp_wstamp_ns = min(tp->tcp_wstamp_ns, tp->tcp_clock_cache);
+	/* With the reference that the timer has. */
+	if (hrtimer_try_to_cancel(&tp->pacing_timer) > 0)
+		hrtimer_start(&tp->pacing_timer, 0, HRTIMER_MODE_ABS_PINNED_SOFT);
 }
 
 void riwarp_helper_sk_set_port_range(struct sock *sk, unsigned short low, unsigned short high);

@@ -83,6 +83,7 @@ extern "C" {
     fn riwarp_helper_sk_port_is_reserved(sk: *const bindings::sock, port: u16) -> bool;
     fn riwarp_helper_sk_port_is_privileged(sk: *const bindings::sock, port: u16) -> bool;
     fn riwarp_helper_sk_limit_rate(sk: *mut bindings::sock, rate: c_ulong);
+    fn riwarp_helper_sk_unlimit_rate(sk: *mut bindings::sock);
     fn riwarp_helper_sk_make_room(sk: *mut bindings::sock, n: usize);
     fn riwarp_helper_tcp_open_window(sk: *mut bindings::sock);
     fn riwarp_helper_sk_send_copy(
@@ -689,13 +690,23 @@ impl Socket {
         read!(self, mss_cache)
     }
 
-    /// Lets TCP send so many octets a second at most, or as many as it can. Context: any.
+    /// Lets TCP send so many octets a second at most. Context: any.
     #[cold]
-    pub fn limit_rate(&self, rate: Option<NonZeroU64>) {
+    pub fn limit_rate(&self, rate: NonZeroU64) {
         // CAST: 64 bits fit.
-        let rate = rate.map_or(c_ulong::MAX, |rate| rate.get() as c_ulong);
+        let rate = rate.get() as c_ulong;
         // SAFETY: By the type invariant the socket is valid; TCP reads the fields without its lock.
         unsafe { riwarp_helper_sk_limit_rate(self.sk(), rate) };
+    }
+
+    /// Lets TCP send as fast as it can, from now on: also what a lower rate holds. Context:
+    /// process.
+    #[cold]
+    pub fn unlimit_rate(&self) {
+        self.locked(|sk| {
+            // SAFETY: The helper requires a valid TCP socket that is locked: `locked` gives one.
+            unsafe { riwarp_helper_sk_unlimit_rate(sk) };
+        });
     }
 
     /// Returns how many octets the peer has acknowledged so far, the FIN included. Context: any.

@@ -262,7 +262,7 @@ impl Injection {
             RuleAction::Delay(millis) => Hold::Since(Instant::now(), millis),
             RuleAction::Silent => Hold::ForGood,
             RuleAction::Rate(rate) => {
-                conn.socket().limit_rate(Some(rate));
+                conn.socket().limit_rate(rate);
                 qp.paced_by.store(self.set.number(), Relaxed);
                 return Ruling::GoesAndLooks;
             }
@@ -345,6 +345,8 @@ impl QpShared {
 
     /// Lets the stream send as fast as it can again, if the rule is gone that limits it. Returns
     /// whether one limits it still.
+    ///
+    /// Context: process.
     pub(crate) fn is_paced(&self) -> bool {
         let by = self.paced_by.load(Relaxed);
         if by == 0 || by == self.device.injector.number() {
@@ -352,7 +354,7 @@ impl QpShared {
         }
         self.paced_by.store(0, Relaxed);
         if let Some(conn) = self.conn() {
-            conn.socket().limit_rate(None);
+            conn.socket().unlimit_rate();
         }
         false
     }
