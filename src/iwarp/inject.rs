@@ -6,18 +6,19 @@
 //! A rule is a line of words, each `NAME=VALUE` but for the flag `quiet`:
 //!
 //! ```text
-//! [qp=N] [port=N] [peer=ADDRESS] [comm=NAME] [on=send|recv|complete|connect|request|VERB]
+//! [qp=N] [port=N] [peer=ADDRESS] [comm=NAME] [on=post|send|recv|complete|connect|request|VERB]
 //!     [op=send|write|read|atomic]
-//!     [nth=N | every=N | p=0.N [seed=N]] [times=N] [scope=stream|device] do=ACTION
+//!     [nth=N | every=N | p=0.N [seed=N]] [times=N] [scope=stream|device] [after=N] do=ACTION
 //! ```
 //!
 //! where ACTION is `status=S [vendor=N] [quiet]`, `terminate=0x1LTCC`, `reset`, `fin`, `silent`,
 //! `delay=T`, `rate=R`, `corrupt [kernel=yes]`, `corrupt=crc [kernel=yes]`, `no-receive`,
 //! `event=EVENT`, of a verb `errno=E`, or of a connection a [`ConnAction`]. The words of the first
-//! line say what the rule is about: requests before they are sent, messages of the peer before they
-//! are taken, or calls of a verb before they do anything; it counts these, for each stream by
-//! itself or on all of the device. `nth`, `every` and `p` say which of them it hits, and without
-//! them it hits all; `times` says how often at most.
+//! line say what the rule is about: requests when they are taken from their queue or before they
+//! are sent, messages of the peer before they are taken, or calls of a verb before they do anything;
+//! it counts these, for each stream by itself or on all of the device. `nth`, `every` and `p` say
+//! which of them it hits, and without them it hits all; `times` says how often at most. With
+//! `after` it acts inside the message of a request, behind so many octets of its payload.
 //!
 //! Pure, any context. docs/inject.md is for users.
 
@@ -53,6 +54,8 @@ pub const COMM_LEN: usize = 16;
 /// Where a rule acts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Point {
+    /// A request of this end that has been posted, before it waits for those before it.
+    Post,
     /// A request of this end, before its message is sent.
     #[default]
     Send,
@@ -160,6 +163,44 @@ pub enum RuleAction {
     Event(AsyncEvent),
     /// The connection does not begin, or not as it would.
     Connection(ConnAction),
+    /// The message of the request stops behind so many octets of its payload.
+    Inside(NonZeroU32, Interruption),
+}
+
+/// What a rule does inside of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interruption {
+    /// The stream ends with this Terminate.
+    Terminate(ErrorCode),
+    /// The connection is reset.
+    Reset,
+    /// The connection is closed.
+    Fin,
+    /// Nothing more is sent.
+    Silent,
+    /// The rest is held for so many milliseconds.
+    Delay(NonZeroU32),
+}
+
+impl Interruption {
+    /// Returns the action as one inside of a message.
+    fn of(action: RuleAction) -> Option<Self> {
+        match action {
+            RuleAction::Terminate(code) => Some(Self::Terminate(code)),
+            RuleAction::Reset => Some(Self::Reset),
+            RuleAction::Fin => Some(Self::Fin),
+            RuleAction::Silent => Some(Self::Silent),
+            RuleAction::Delay(millis) => Some(Self::Delay(millis)),
+            RuleAction::Status { .. }
+            | RuleAction::Rate(_)
+            | RuleAction::Corrupt(_)
+            | RuleAction::NoReceive
+            | RuleAction::Errno(_)
+            | RuleAction::Event(_)
+            | RuleAction::Connection(_)
+            | RuleAction::Inside(..) => None,
+        }
+    }
 }
 
 /// Which of the requests that a rule is about it hits.
@@ -217,6 +258,8 @@ pub struct StreamSubject {
     pub operation: Option<Operation>,
     /// Length of its payload, in octets; for a message of the peer any.
     pub len: u32,
+    /// Its payload may be cut anywhere.
+    pub is_divisible: bool,
 }
 
 /// A rule.
@@ -291,6 +334,7 @@ struct Words {
     times: Option<u32>,
     scope: Option<Scope>,
     action: Option<RuleAction>,
+    after: Option<NonZeroU32>,
     vendor: Option<u32>,
     quiet: Option<()>,
     kernel: Option<()>,
@@ -369,6 +413,7 @@ fn comm(text: &str) -> Option<[u8; COMM_LEN]> {
 
 fn point(text: &str) -> Option<Point> {
     Some(match text {
+        "post" => Point::Post,
         "send" => Point::Send,
         "recv" => Point::Receive,
         "complete" => Point::Complete,
@@ -476,14 +521,20 @@ impl Rule {
                 .is_none_or(|operation| stream.operation == Some(operation))
     }
 
-    /// Returns whether the rule changes no octets, or may change those of the message; and whether
-    /// it is about kernel consumers if it has to be.
+    /// Returns whether the rule changes no octets, or may change those of the message; whether the
+    /// message can stop where the rule says; and whether it is about kernel consumers if it has to
+    /// be.
     fn may_hit(&self, subject: &Subject) -> bool {
         let has_octet = match self.action {
             RuleAction::Corrupt(Corruption::Payload) => {
                 subject.stream.is_some_and(|stream| stream.len != 0)
             }
             RuleAction::Corrupt(Corruption::Crc) => true,
+            RuleAction::Inside(after, _) => {
+                return subject
+                    .stream
+                    .is_some_and(|stream| stream.is_divisible && stream.len > after.get())
+            }
             // Processes do not post by a call.
             RuleAction::Errno(_) => return !self.kernel || subject.comm.is_none(),
             _ => return true,
@@ -516,6 +567,7 @@ impl Words {
             "times" => keep(&mut self.times, positive(value).map(NonZeroU32::get), word),
             "scope" => keep(&mut self.scope, scope(value), word),
             "do" => keep(&mut self.action, action(value), word),
+            "after" => keep(&mut self.after, positive(value), word),
             "vendor" => keep(&mut self.vendor, number(value), word),
             "quiet" if word == name => keep(&mut self.quiet, Some(()), word),
             "kernel" => keep(&mut self.kernel, (value == "yes").then_some(()), word),
@@ -525,7 +577,15 @@ impl Words {
 
     fn rule(self) -> Result<Rule, Mistake<'static>> {
         let mut action = self.action.ok_or(Mistake::NoAction)?;
-        let point = self.point.unwrap_or_default();
+        let point = match (action, self.point.unwrap_or_default()) {
+            // An error is one of the call.
+            (RuleAction::Errno(_), Point::Post) => Point::Verb(Verb::PostSend),
+            (_, point) => point,
+        };
+        if let Some(after) = self.after {
+            let inside = Interruption::of(action).ok_or(Mistake::Conflict("after"))?;
+            action = RuleAction::Inside(after, inside);
+        }
         let mut operation = self.operation;
         match &mut action {
             RuleAction::Status { vendor, end, .. } => {
@@ -560,8 +620,15 @@ impl Words {
             | (_, Point::Verb(_) | Point::Connect | Point::Request) => {
                 return Err(Mistake::Conflict("on"))
             }
-            (RuleAction::NoReceive, Point::Send)
-            | (RuleAction::Rate(_) | RuleAction::Corrupt(_), Point::Receive) => {
+            // Others bring no payload.
+            (RuleAction::Inside(..), Point::Send) => {
+                if matches!(operation, Some(Operation::Read | Operation::Atomic)) {
+                    return Err(Mistake::Conflict("op"));
+                }
+            }
+            (RuleAction::Inside(..), _)
+            | (RuleAction::NoReceive, Point::Post | Point::Send)
+            | (RuleAction::Rate(_) | RuleAction::Corrupt(_), Point::Post | Point::Receive) => {
                 return Err(Mistake::Conflict("on"))
             }
             (

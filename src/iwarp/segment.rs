@@ -353,21 +353,46 @@ impl Segmenter {
     /// Returns false and changes nothing when the message is done.
     #[inline]
     pub fn next_into(&mut self, mulpdu: u16, plan: &mut Plan) -> bool {
+        self.plan_within(mulpdu.max(MULPDU_MIN), plan)
+    }
+
+    /// Cuts the next FPDU as [`Self::next_into`] does, but none with payload on both sides of
+    /// `end`, which is an offset of the payload. For a message that may be cut anywhere.
+    #[cold]
+    pub fn next_until(&mut self, mulpdu: u16, end: u32, plan: &mut Plan) -> bool {
+        let header = match self.message {
+            Message::Send { .. } => UntaggedHeader::LEN,
+            _ => TaggedHeader::LEN,
+        };
+        let before = end.saturating_sub(self.cut);
+        match u16::try_from(before).ok().filter(|before| *before != 0) {
+            Some(before) => {
+                // CAST: a DDP header is 14 or 18 octets long.
+                let ulpdu = before.saturating_add(header as u16);
+                self.plan_within(ulpdu.min(mulpdu.max(MULPDU_MIN)), plan)
+            }
+            None => self.next_into(mulpdu, plan),
+        }
+    }
+
+    /// Cuts the next FPDU, whose ULPDU is no longer than `room`.
+    #[inline]
+    fn plan_within(&mut self, room: u16, plan: &mut Plan) -> bool {
         if self.done {
             return false;
         }
         (plan.payload_len, plan.payload_offset, plan.last) = (0, 0, MessagePart::Final);
         match self.message {
             Message::Write { stag, to } => {
-                self.cut::<{ TaggedHeader::LEN }>(mulpdu, plan);
+                self.cut::<{ TaggedHeader::LEN }>(room, plan);
                 plan.tagged(Opcode::Write, stag, to);
             }
             Message::ReadResponse { stag, to } => {
-                self.cut::<{ TaggedHeader::LEN }>(mulpdu, plan);
+                self.cut::<{ TaggedHeader::LEN }>(room, plan);
                 plan.tagged(Opcode::ReadResponse, stag, to);
             }
             Message::Send { kind, msn } => {
-                self.cut::<{ UntaggedHeader::LEN }>(mulpdu, plan);
+                self.cut::<{ UntaggedHeader::LEN }>(room, plan);
                 plan.untagged(
                     kind.opcode(),
                     QueueNumber::SEND,
@@ -397,11 +422,9 @@ impl Segmenter {
 
     /// Takes the next part of the payload, behind `HEADER` octets of DDP header.
     #[inline]
-    fn cut<const HEADER: usize>(&mut self, mulpdu: u16, plan: &mut Plan) {
+    fn cut<const HEADER: usize>(&mut self, room: u16, plan: &mut Plan) {
         // CAST: a DDP header is 14 or 18 octets long.
-        let room = mulpdu
-            .max(MULPDU_MIN)
-            .saturating_sub(const { HEADER as u16 });
+        let room = room.saturating_sub(const { HEADER as u16 });
         let remaining = self.remaining();
         let len = u16::try_from(remaining).map_or(room, |remaining| remaining.min(room));
         if u32::from(len) != remaining {
@@ -617,6 +640,34 @@ mod tests {
         assert_eq!((plan.payload_offset(), plan.payload_len()), (110, 190));
         assert!(segmenter.is_done() && !copy.is_done());
         assert!(segmenter.next(1454).is_none());
+    }
+
+    #[test]
+    fn no_segment_is_on_both_sides_of_a_limit() {
+        for (message, len, end, lens) in [
+            (WRITE, 300, 1, [1, 114, 114, 71].as_slice()),
+            (SEND, 300, 1, &[1, 110, 110, 79]),
+            (SEND, 300, 110, &[110, 110, 80]),
+            (SEND, 300, 111, &[110, 1, 110, 79]),
+            (WRITE, 300, 299, &[114, 114, 71, 1]),
+            (WRITE, 100, 0, &[100]),
+            (WRITE, 100, 100, &[100]),
+            (WRITE, 100, u32::MAX, &[100]),
+        ] {
+            let mut segmenter = Segmenter::new(message, len);
+            let mut plan = Plan::empty();
+            let mut offset = 0;
+            for expected in lens {
+                assert!(segmenter.next_until(128, end, &mut plan));
+                assert_eq!(
+                    (plan.payload_offset(), plan.payload_len()),
+                    (offset, *expected)
+                );
+                offset += u32::from(*expected);
+                assert_eq!(plan.is_last(), offset == len);
+            }
+            assert!(!segmenter.next_until(128, end, &mut plan));
+        }
     }
 
     #[test]

@@ -170,9 +170,12 @@ fn raise(qp: &QpShared, raised: &RuledEvent) {
         }
         EventSource::Cq => match raised.point {
             Point::Receive => qp.recv_cq.raise_error(),
-            Point::Send | Point::Complete | Point::Verb(_) | Point::Connect | Point::Request => {
-                qp.sq.cq().raise_error()
-            }
+            Point::Post
+            | Point::Send
+            | Point::Complete
+            | Point::Verb(_)
+            | Point::Connect
+            | Point::Request => qp.sq.cq().raise_error(),
         },
         EventSource::Srq => {
             // Without a shared receive queue nobody hears it.

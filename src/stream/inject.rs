@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! What the rules of a device (`device::inject`) do to a stream: both sides ask about each request
-//! before it is sent, for its completion too, and about each message before it is taken.
+//! when it is taken from its queue and before it is sent, for its completion too, and about each
+//! message before it is taken.
 //!
 //! A rule that holds one leaves it where it is, and all behind it: the request or its completion in
 //! the send queue (`queue::sq`), the message in TCP. The queue pair looks again every millisecond
@@ -20,6 +21,7 @@ use iwarp::{
     },
     inject::{
         Corruption,
+        Interruption,
         Operation,
         Point,
         RuleAction,
@@ -47,7 +49,10 @@ use kernel::{
 use kernel_ext::rdma::wr::WcStatus;
 
 use crate::{
-    abi::wr::SendWr,
+    abi::wr::{
+        SendOp,
+        SendWr, //
+    },
     device::inject::{
         Hold,
         RuleSet, //
@@ -80,18 +85,27 @@ pub(super) struct RuleQuery {
     operation: Operation,
     /// Length of the payload of a request, in octets.
     len: u32,
+    is_divisible: bool,
     /// The cookie of a request.
     wr_id: u64,
 }
 
 impl RuleQuery {
-    pub(super) fn of_request(operation: Operation, wr: &SendWr) -> Self {
+    pub(super) fn of_request(point: Point, operation: Operation, wr: &SendWr) -> Self {
         Self {
-            point: Point::Send,
+            point,
             operation,
-            len: wr.bytes(),
+            len: match operation {
+                Operation::Send | Operation::Write => wr.bytes(),
+                Operation::Read | Operation::Atomic => 0,
+            },
+            is_divisible: !matches!(wr.op, SendOp::AtomicWrite { .. }),
             wr_id: wr.id,
         }
+    }
+
+    pub(super) fn point(&self) -> Point {
+        self.point
     }
 
     /// Returns the query about the completion of the same request.
@@ -107,6 +121,7 @@ impl RuleQuery {
             point: Point::Receive,
             operation,
             len: 0,
+            is_divisible: false,
             wr_id: 0,
         }
     }
@@ -128,6 +143,8 @@ pub(super) enum Ruling {
     NoReceive,
     /// Its first FPDU is changed.
     Corrupted(Corruption),
+    /// It goes, and stops inside its message.
+    GoesUntil(InsideRule),
 }
 
 /// How a rule ends a stream.
@@ -135,6 +152,55 @@ pub(super) enum RuledEnd {
     Terminate(ErrorCode),
     Reset,
     Fin,
+}
+
+/// What a rule does inside the message of a request.
+pub(super) struct InsideRule {
+    /// Behind so many octets of its payload.
+    after: u32,
+    action: Interruption,
+    /// The number of the rules.
+    number: u32,
+    /// Once it is there.
+    hold: Option<Hold>,
+}
+
+/// What becomes of the rest of a message.
+pub(super) enum RestRuling {
+    /// It is sent.
+    Goes,
+    /// It is held.
+    Held,
+    /// The stream ends before it.
+    Ends(RuledEnd),
+}
+
+impl InsideRule {
+    /// Returns behind how many octets of the payload the message stops.
+    pub(super) fn after(&self) -> u32 {
+        self.after
+    }
+
+    /// Returns whether the device still has the rule.
+    pub(super) fn is_there(&self, qp: &QpShared) -> bool {
+        self.number == qp.device.injector.number()
+    }
+
+    /// Returns what becomes of the rest, now that the peer has what precedes it.
+    pub(super) fn rule_rest(&mut self) -> RestRuling {
+        let hold = match self.action {
+            Interruption::Terminate(code) => return RestRuling::Ends(RuledEnd::Terminate(code)),
+            Interruption::Reset => return RestRuling::Ends(RuledEnd::Reset),
+            Interruption::Fin => return RestRuling::Ends(RuledEnd::Fin),
+            Interruption::Silent => Hold::ForGood,
+            Interruption::Delay(millis) => Hold::Since(Instant::now(), millis),
+        };
+        if self.hold.get_or_insert(hold).is_over() {
+            RestRuling::Goes
+        } else {
+            RestRuling::Held
+        }
+    }
 }
 
 /// What a rule does to a receive.
@@ -245,6 +311,7 @@ impl Injection {
                 peer: there.ip(),
                 operation: Some(query.operation),
                 len: query.len,
+                is_divisible: query.is_divisible,
             }),
         };
         self.set
@@ -282,6 +349,14 @@ impl Injection {
             RuleAction::Fin => return Ruling::Ends(RuledEnd::Fin),
             RuleAction::Corrupt(corruption) => return Ruling::Corrupted(corruption),
             RuleAction::NoReceive => return Ruling::NoReceive,
+            RuleAction::Inside(after, action) => {
+                return Ruling::GoesUntil(InsideRule {
+                    after: after.get(),
+                    action,
+                    number: self.set.number(),
+                    hold: None,
+                });
+            }
             RuleAction::Event(event) => {
                 let event = RuledEvent { point, event };
                 if qp.sq.rule_event(event, self.set.number()).is_err() {

@@ -425,7 +425,7 @@ impl<'s, 'b> Receiving<'s, 'b> {
             }
             Ruling::Ends(end) => qp.end_on_purpose(end),
             // What the peer sends is as it is (`iwarp::inject`).
-            Ruling::Corrupted(_) => return true,
+            Ruling::Corrupted(_) | Ruling::GoesUntil(_) => return true,
         };
         self.receiver.stop();
         self.done.after.add(after);

@@ -64,6 +64,7 @@ use kernel_ext::{
         SendHint,
         TxBatch, //
     },
+    static_key,
     sync::Next,
     warn_on_once, //
 };
@@ -103,7 +104,10 @@ use super::{
         StreamParams, //
     },
     ending::terminate_number,
-    inject::Injection,
+    inject::{
+        Injection, //
+        InsideRule,
+    },
     owner::QpShared,
     trace::TerminateSender, //
 };
@@ -156,6 +160,10 @@ pub(crate) struct TxStream {
     injection: Option<Injection>,
     /// What a rule does to the next FPDU.
     corruption: Option<Corruption>,
+    /// What a rule does inside the current message, or an earlier one.
+    inside: Option<InsideRule>,
+    /// The request about which rules were asked as one that has been posted.
+    seen: Option<Slot>,
     /// While the device is strict.
     outstanding: OutstandingReads,
 }
@@ -233,6 +241,8 @@ impl TxStream {
             after: Set::NONE,
             injection: None,
             corruption: None,
+            inside: None,
+            seen: None,
             outstanding: OutstandingReads::default(),
             context: TxContext {
                 sender: StreamSender::new(&SenderParams {
@@ -404,6 +414,9 @@ impl TxStream {
                 if !matches!(qp.phase(), QpPhase::Rts | QpPhase::Closing) {
                     return Err(Pause::Drained);
                 }
+                if static_key::is_on() && self.is_interrupted(qp) {
+                    return Err(Pause::Drained);
+                }
             } else if self.has_nothing(qp) {
                 return Err(Pause::Drained);
             } else {
@@ -412,7 +425,9 @@ impl TxStream {
             if let Err(why) = self.cut(qp, grow) {
                 return Err(self.not_packed(qp, why));
             }
-            if self.context.sender.current.is_some() {
+            if self.context.sender.current.is_some()
+                && !(static_key::is_on() && self.inside.is_some())
+            {
                 self.cut_more(qp, grow);
             }
             // Short messages, and requests without one between them, take long to fill a batch.

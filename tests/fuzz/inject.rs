@@ -50,6 +50,7 @@ fn subject(source: &mut Source<'_>) -> Subject {
     let mut comm = [0; COMM_LEN];
     comm[0] = b'a' + (source.u8() % 3);
     let points = [
+        Point::Post,
         Point::Send,
         Point::Receive,
         Point::Complete,
@@ -71,6 +72,7 @@ fn subject(source: &mut Source<'_>) -> Subject {
             Some(Operation::Atomic),
         ]),
         len: u32::from(source.u8() % 2),
+        is_divisible: source.u8() % 2 == 0,
     };
     Subject {
         point,

@@ -40,7 +40,7 @@ unloaded_while_many_wait() {
 
 waits_begun() { [ "$(counter "$DEV_B" rx_receive_waits)" -ge "$1" ]; }
 
-programs='query limits notify sends inject inject_verbs inject_events inject_connections strict waits oneway rdma once order sge iova rereg dmabuf odp implicit revoke resources srq cqfull flush privdata
+programs='query limits notify sends inject inject_verbs inject_events inject_connections inject_inside strict waits oneway rdma once order sge iova rereg dmabuf odp implicit revoke resources srq cqfull flush privdata
 connect release found'
 ends_up self
 # The library determines which operations can be posted and how the shared queues are laid out.
@@ -52,7 +52,7 @@ if [ "$TYPE" = riwarp ]; then
 	unset EXTENSIONS OTHER
 	ends_down
 	TYPE=riwarp_siw
-	programs='query limits notify sends inject inject_verbs inject_events inject_connections strict waits oneway rdma sge rereg dmabuf odp resources srq cqfull release found'
+	programs='query limits notify sends inject inject_verbs inject_events inject_connections inject_inside strict waits oneway rdma sge rereg dmabuf odp resources srq cqfull release found'
 	ends_up self
 fi
 # shellcheck disable=SC2086

@@ -4,8 +4,8 @@
 
 use iwarp::fault::ErrorCode;
 use iwarp::inject::{
-    AsyncEvent, ConnAction, Corruption, EventSource, Mistake, Operation, Point, Rule, RuleAction,
-    RuleCounts, StatusEnd, StreamSubject, Subject, Verb, MAX_LINE, MAX_RULES,
+    AsyncEvent, ConnAction, Corruption, EventSource, Interruption, Mistake, Operation, Point, Rule,
+    RuleAction, RuleCounts, StatusEnd, StreamSubject, Subject, Verb, MAX_LINE, MAX_RULES,
 };
 
 fn stream() -> StreamSubject {
@@ -14,6 +14,7 @@ fn stream() -> StreamSubject {
         peer: "10.0.0.2".parse().unwrap(),
         operation: Some(Operation::Write),
         len: 64,
+        is_divisible: true,
     }
 }
 
@@ -153,6 +154,42 @@ fn messages_of_the_peer_are_counted_by_rules_of_their_own() {
         let line = format!("on=complete do={action}");
         assert!(about(&line, &done) && !about(&line, &subject()), "{line}");
     }
+}
+
+#[test]
+fn requests_are_counted_as_posted_by_rules_of_their_own() {
+    let about = |line: &str, subject: &Subject| !hits(&[rule(line)], subject, 1).is_empty();
+    let posted = Subject {
+        point: Point::Post,
+        ..subject()
+    };
+    for action in ["status=LOC_QP_OP_ERR", "reset", "delay=1s", "event=CQ_ERR"] {
+        let line = format!("on=post op=write do={action}");
+        assert!(about(&line, &posted) && !about(&line, &subject()), "{line}");
+    }
+    assert!(!about("do=reset", &posted));
+    // The call itself fails.
+    let line = "on=post kernel=yes do=errno=EIO";
+    let called = Subject {
+        comm: None,
+        ..call(Verb::PostSend, Some(17))
+    };
+    assert!(about(line, &called) && !about(line, &posted));
+}
+
+#[test]
+fn a_message_stops_inside_only_if_it_is_longer() {
+    let about = |line: &str, subject: &Subject| !hits(&[rule(line)], subject, 1).is_empty();
+    assert!(about("after=63 do=reset", &subject()));
+    assert!(!about("after=64 do=reset", &subject()));
+    let whole = Subject {
+        stream: Some(StreamSubject {
+            is_divisible: false,
+            ..stream()
+        }),
+        ..subject()
+    };
+    assert!(!about("after=63 do=reset", &whole) && about("do=reset", &whole));
 }
 
 #[test]
@@ -337,6 +374,36 @@ fn actions_are_read() {
     );
     for (line, expected) in [
         ("do=silent", RuleAction::Silent),
+        (
+            "op=send after=1 do=silent",
+            RuleAction::Inside(1.try_into().unwrap(), Interruption::Silent),
+        ),
+        (
+            "do=terminate=0x11203 after=9",
+            RuleAction::Inside(
+                9.try_into().unwrap(),
+                Interruption::Terminate(ErrorCode {
+                    layer: 1,
+                    etype: 2,
+                    code: 3,
+                }),
+            ),
+        ),
+        (
+            "after=4294967295 do=reset",
+            RuleAction::Inside(u32::MAX.try_into().unwrap(), Interruption::Reset),
+        ),
+        (
+            "op=write after=2 do=fin",
+            RuleAction::Inside(2.try_into().unwrap(), Interruption::Fin),
+        ),
+        (
+            "after=2 do=delay=1s",
+            RuleAction::Inside(
+                2.try_into().unwrap(),
+                Interruption::Delay(1000.try_into().unwrap()),
+            ),
+        ),
         ("on=recv do=no-receive", RuleAction::NoReceive),
         ("do=corrupt", RuleAction::Corrupt(Corruption::Payload)),
         ("do=corrupt=crc", RuleAction::Corrupt(Corruption::Crc)),
@@ -443,7 +510,37 @@ fn mistakes_name_the_word() {
             "comm=0123456789abcdef do=fin",
             Mistake::Value("comm=0123456789abcdef"),
         ),
-        ("on=post do=fin", Mistake::Value("on=post")),
+        ("on=posted do=fin", Mistake::Value("on=posted")),
+        ("on=post do=rate=1M", Mistake::Conflict("on")),
+        ("on=post do=corrupt", Mistake::Conflict("on")),
+        ("on=post do=no-receive", Mistake::Conflict("on")),
+        ("on=post kernel=yes do=fin", Mistake::Conflict("kernel")),
+        ("on=post do=errno=EIO", Mistake::PostOfProcess),
+        (
+            "on=post op=send kernel=yes do=errno=EIO",
+            Mistake::Conflict("op"),
+        ),
+        ("after=0 do=fin", Mistake::Value("after=0")),
+        (
+            "after=4294967296 do=fin",
+            Mistake::Value("after=4294967296"),
+        ),
+        ("after=1 after=2 do=fin", Mistake::Conflict("after=2")),
+        ("on=post after=1 do=fin", Mistake::Conflict("on")),
+        ("on=recv after=1 do=fin", Mistake::Conflict("on")),
+        ("on=complete after=1 do=silent", Mistake::Conflict("on")),
+        ("on=create_qp after=1 do=fin", Mistake::Conflict("on")),
+        ("op=read after=1 do=fin", Mistake::Conflict("op")),
+        ("op=atomic after=1 do=fin", Mistake::Conflict("op")),
+        ("after=1 do=rate=1M", Mistake::Conflict("after")),
+        ("after=1 do=corrupt", Mistake::Conflict("after")),
+        ("after=1 do=event=CQ_ERR", Mistake::Conflict("after")),
+        ("after=1 do=status=GENERAL_ERR", Mistake::Conflict("after")),
+        (
+            "on=alloc_pd after=1 do=errno=EIO",
+            Mistake::Conflict("after"),
+        ),
+        ("on=connect after=1 do=remove", Mistake::Conflict("after")),
         ("scope=all do=fin", Mistake::Value("scope=all")),
         ("kernel=no do=corrupt", Mistake::Value("kernel=no")),
         ("kernel do=corrupt", Mistake::Value("kernel")),
@@ -667,6 +764,8 @@ fn any_text_is_a_rule_or_a_mistake() {
         "on=connect",
         "do=reject=1",
         "on=post_send",
+        "on=post",
+        "after=7",
         "comm=0123456789abcde",
         "scope=device",
         "kernel=yes",

@@ -130,6 +130,7 @@ impl Conn {
                 peer: there.ip(),
                 operation: None,
                 len: 0,
+                is_divisible: false,
             }),
         };
         let counts = &mut RuleCounts::default();

@@ -58,7 +58,10 @@ use crate::{
         }, //
     },
     queue::readq::InboundRead,
-    stream::owner::QpShared, //
+    stream::{
+        inject::InsideRule,
+        owner::QpShared, //
+    }, //
 };
 
 use super::{
@@ -82,6 +85,7 @@ impl TxStream {
             plan,
             batch,
             source,
+            inside,
             context:
                 TxContext {
                     sender:
@@ -98,8 +102,17 @@ impl TxStream {
         else {
             return Ok(());
         };
+        let stop = if static_key::is_on() {
+            inside.as_ref().map(InsideRule::after)
+        } else {
+            None
+        };
+        let planned = match stop {
+            Some(stop) => current.segmenter.next_until(*mulpdu, stop, plan),
+            None => current.segmenter.next_into(*mulpdu, plan),
+        };
         // A message is dropped with its last FPDU.
-        if warn_on_once!(!current.segmenter.next_into(*mulpdu, plan)) {
+        if warn_on_once!(!planned) {
             return Err(NotPacked::Inconsistent);
         }
         let mut fpdu_len = plan.fpdu_len();

@@ -22,7 +22,10 @@ use iwarp::{
         FlushPlacement,
         FlushRequest, //
     },
-    inject::Operation,
+    inject::{
+        Operation,
+        Point, //
+    },
     rdmap::{
         Marked,
         ReadRequest,
@@ -83,6 +86,7 @@ use crate::{
     stream::{
         inject::{
             Injection,
+            RestRuling,
             RuleQuery,
             Ruling, //
         },
@@ -228,13 +232,16 @@ impl TxStream {
             None => qp.sq.take(&mut self.wr),
         };
         let (slot, begun) = match taken {
+            Taken::Wr(slot) if static_key::is_on() && self.inject(qp, slot, Point::Post) => {
+                return Err(Pause::Drained);
+            }
             Taken::Wr(slot) if qp.must_wait(&self.wr, self.context.confirmed) => {
                 self.held = Some(slot);
                 return Err(Pause::Drained);
             }
             Taken::Wr(slot) => {
                 if static_key::is_on() {
-                    if self.inject(qp, slot) {
+                    if self.inject(qp, slot, Point::Send) {
                         return Err(Pause::Drained);
                     }
                     if qp.device.strict.is_on() {
@@ -441,14 +448,55 @@ impl TxStream {
         silent
     }
 
-    /// Asks about the request at `slot`, which was dequeued last. Returns whether it does not begin
-    /// now: it is held, or its stream has ended.
+    /// Returns whether nothing more of the current message is sent now.
     #[cold]
-    fn inject(&mut self, qp: &QpShared, slot: Slot) -> bool {
+    pub(super) fn is_interrupted(&mut self, qp: &QpShared) -> bool {
+        let (Some(rule), Some(current)) = (&mut self.inside, &self.context.sender.current) else {
+            return false;
+        };
+        if !rule.is_there(qp) {
+            self.inside = None;
+            return false;
+        }
+        let segmenter = &current.segmenter;
+        let cut = segmenter
+            .payload_len()
+            .saturating_sub(segmenter.remaining());
+        if cut < rule.after() {
+            return false;
+        }
+        // A reset would take back what the peer has not got.
+        let is_there = self.batch.is_empty() && self.conn.socket().is_acked();
+        if is_there {
+            match rule.rule_rest() {
+                RestRuling::Goes => {
+                    self.inside = None;
+                    return false;
+                }
+                RestRuling::Held => {}
+                RestRuling::Ends(end) => {
+                    self.inside = None;
+                    self.after.add(qp.end_on_purpose(end));
+                    return true;
+                }
+            }
+        }
+        self.after.insert(After::LookAtRule);
+        true
+    }
+
+    /// Asks about the request at `slot`, which was dequeued last, when it has been posted and when
+    /// it is to be sent. Returns whether it does not go on now: it is held, or its stream has
+    /// ended.
+    #[cold]
+    fn inject(&mut self, qp: &QpShared, slot: Slot, point: Point) -> bool {
         let Some(operation) = operation_of(&self.wr.op) else {
             return false;
         };
-        let query = RuleQuery::of_request(operation, &self.wr);
+        if point == Point::Post && self.seen == Some(slot) {
+            return false;
+        }
+        let query = RuleQuery::of_request(point, operation, &self.wr);
         let after = match Injection::ask(&mut self.injection, qp, &self.conn, &query) {
             Ruling::Held => {
                 self.held = Some(slot);
@@ -468,21 +516,30 @@ impl TxStream {
             }
             Ruling::GoesAndLooks => {
                 self.after.insert(After::LookAtRule);
-                return self.inject_completion(qp, slot, &query);
+                return self.pass(qp, slot, &query);
             }
             Ruling::Corrupted(corruption) => {
                 self.corruption = Some(corruption);
-                return self.inject_completion(qp, slot, &query);
+                return self.pass(qp, slot, &query);
+            }
+            Ruling::GoesUntil(rule) => {
+                self.inside = Some(rule);
+                return self.pass(qp, slot, &query);
             }
             // A request takes no receive (`iwarp::inject`).
-            Ruling::Goes | Ruling::NoReceive => return self.inject_completion(qp, slot, &query),
+            Ruling::Goes | Ruling::NoReceive => return self.pass(qp, slot, &query),
         };
         self.after.add(after);
         true
     }
 
-    /// Asks about the completion of a request that begins now; returns false.
-    fn inject_completion(&mut self, qp: &QpShared, slot: Slot, query: &RuleQuery) -> bool {
+    /// Lets a request go on; asks about the completion of one that is sent now. Returns false.
+    fn pass(&mut self, qp: &QpShared, slot: Slot, query: &RuleQuery) -> bool {
+        if query.point() == Point::Post {
+            self.seen = Some(slot);
+            return false;
+        }
+        self.seen = None;
         let query = query.of_completion();
         let injection = &mut self.injection;
         match Injection::ask_for_completion(injection, qp, &self.conn, &query, slot) {

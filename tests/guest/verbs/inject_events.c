@@ -133,6 +133,7 @@ static void each_event_at(const char *where)
 	world_is_well();
 }
 
+static void each_event_at_a_post(void) { each_event_at("post"); }
 static void each_event_at_a_request(void) { each_event_at("send"); }
 static void each_event_at_a_completion(void) { each_event_at("complete"); }
 static void each_event_at_a_message(void) { each_event_at("recv"); }
@@ -221,6 +222,7 @@ int main(int argc, char **argv)
 	test_begin(argc, argv);
 	if (!test_context())
 		return test_cannot_start();
+	RUN(each_event_at_a_post);
 	RUN(each_event_at_a_request);
 	RUN(each_event_at_a_completion);
 	RUN(each_event_at_a_message);
