@@ -489,6 +489,11 @@ impl End {
                 .iter()
                 .for_each(|line| drop(writeln!(error, "{line}")));
         };
+        let show_of = |kind: &str| {
+            let mut error = io::stderr().lock();
+            let lines = self.messages.iter().filter(|line| line.contains(kind));
+            lines.for_each(|line| drop(writeln!(error, "{line}")));
+        };
         let kernel = guest::describe(self.kernel);
         let status = match (self.last, self.phase) {
             (Some(Frame::Ended(code, taint, _)), _) if is_report(taint) => {
@@ -501,19 +506,17 @@ impl End {
                 status::TIMEOUT
             }
             (Some(Frame::Ended(code, _, findings @ 1..)), _) => {
-                let mut error = io::stderr().lock();
-                let found = self
-                    .messages
-                    .iter()
-                    .filter(|line| line.contains("strict rule"));
-                found.for_each(|line| drop(writeln!(error, "{line}")));
-                drop(error);
+                show_of("strict rule");
+                show_of("strict hint");
                 say(&format!(
                     "{findings} findings of the strict mode; the command's status was {code}"
                 ));
                 status::FINDING
             }
-            (Some(Frame::Ended(code, _, 0)), _) => code,
+            (Some(Frame::Ended(code, _, 0)), _) => {
+                show_of("strict hint");
+                code
+            }
             (Some(Frame::Refused(why)), _) => return Err(why.into()),
             (Some(other), _) => return Err(format!("the guest sent {other:?}").into()),
             (None, Phase::Interrupted(signal)) => status::SIGNAL + signal,

@@ -32,6 +32,12 @@ void riwarp_helper_current_comm(char *comm)
 	strscpy_pad(comm, current->comm, TASK_COMM_LEN);
 }
 
+bool riwarp_helper_current_is_exiting(void);
+bool riwarp_helper_current_is_exiting(void)
+{
+	return current->flags & PF_EXITING;
+}
+
 struct attribute *
 riwarp_helper_device_attribute_init(struct device_attribute *attr,
 				    const char *name,

@@ -24,6 +24,7 @@ use kernel::sync::ArcBorrow;
 
 extern "C" {
     fn riwarp_helper_is_trusted() -> bool;
+    fn riwarp_helper_current_is_exiting() -> bool;
     fn riwarp_helper_current_comm(comm: *mut [u8; 16]);
 }
 
@@ -33,6 +34,12 @@ pub fn current_comm() -> [u8; 16] {
     // SAFETY: The helper writes `TASK_COMM_LEN` octets, which is 16.
     unsafe { riwarp_helper_current_comm(&raw mut comm) };
     comm
+}
+
+/// Returns whether the current task is ending. Context: process.
+pub fn current_is_exiting() -> bool {
+    // SAFETY: The helper has no requirements on the thread.
+    unsafe { riwarp_helper_current_is_exiting() }
 }
 
 /// Returns whether the caller may administer the network of the host (`CAP_NET_ADMIN` in the

@@ -115,6 +115,9 @@ counters! {
     /// Requests that did not wait for a Read or atomic operation whose memory they use, found
     /// likewise.
     strict_unfenced = c"strict_unfenced",
+    /// Queue pairs and memory regions that a process still had when it ended, a hint of the strict
+    /// mode.
+    hint_left_objects = c"hint_left_objects",
     /// Completions of a send queue that the strict mode chose to hold, and those behind them.
     chosen_late_completions = c"chosen_late_completions",
     /// FPDUs that the strict mode chose to place late.

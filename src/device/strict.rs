@@ -25,11 +25,16 @@ use kernel::{
 use kernel_ext::{
     new_spinlock_bh,
     random,
-    rdma::settings::caller_is_admin,
+    rdma::settings::{
+        caller_is_admin,
+        current_is_exiting, //
+    },
     static_key,
     static_key::StaticKeyHold,
     sync::SpinLockBh, //
 };
+
+use super::Device;
 
 /// How many keys are remembered, the latest ones.
 const REMEMBERED: usize = 64;
@@ -87,6 +92,9 @@ pub(crate) struct Strictness {
     switch: Mutex<Option<StaticKeyHold>>,
     #[pin]
     ended: SpinLockBh<EndedKeys>,
+    /// How many objects processes have left that ended, and no line of the log has counted.
+    // ORDERING: Relaxed: a count stands for no other memory.
+    left: Atomic<u32>,
 }
 
 /// The keys that have ended, in a ring.
@@ -125,6 +133,7 @@ impl Strictness {
             on: Atomic::new(false),
             switch <- new_mutex!(None, "Strictness::switch"),
             ended <- new_spinlock_bh!(EndedKeys::default(), "Strictness::ended"),
+            left: Atomic::new(0),
         })
     }
 
@@ -180,6 +189,30 @@ impl Strictness {
     #[cold]
     pub(crate) fn ended_key(&self, stag: Stag) -> Option<EndedKey> {
         self.ended.lock().find(stag)
+    }
+}
+
+// Rule 6, hints.
+impl Device {
+    /// Counts an object of a process that is destroyed, if it is because the process ends.
+    ///
+    /// Context: process.
+    #[inline]
+    pub(crate) fn note_destroyed(&self) {
+        if self.strict.is_on() && current_is_exiting() {
+            self.strict.left.fetch_add(1, Relaxed);
+            self.stats.hint_left_objects.inc();
+        }
+    }
+
+    /// Says how many objects processes have left since it was said last.
+    pub(crate) fn report_left(&self) {
+        let left = self.strict.left.xchg(0, Relaxed);
+        if left != 0 {
+            self.warn(fmt!(
+                "strict hint 6: a process ended with {left} queue pairs and memory regions"
+            ));
+        }
     }
 }
 

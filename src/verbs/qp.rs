@@ -195,6 +195,9 @@ impl QpOps for Qp {
     }
 
     fn destroy(dev: ArcBorrow<'_, RdmaDevice>, qp: Arc<Self>) {
+        if qp.shared.user {
+            dev.device.note_destroyed();
+        }
         endpoint::destroy(&dev.cm, &qp);
     }
 

@@ -33,7 +33,7 @@ pub(crate) struct UContext {
     pub(crate) paging: Arc<ContextPaging>,
     /// Its queue pairs that wait for a receive.
     pub(crate) waits: Arc<ReceiveWaits>,
-    _device: Arc<Device>,
+    device: Arc<Device>,
 }
 
 #[vtable]
@@ -45,7 +45,7 @@ impl UContextOps for UContext {
         let context = Self {
             paging: ContextPaging::new(&dev.paging, &dev.queues)?,
             waits: ReceiveWaits::new(&dev.queues, true)?,
-            _device: dev.device.clone(),
+            device: dev.device.clone(),
         };
         let context = Arc::new(context, GFP_KERNEL_ACCOUNT)?;
         abi::user::answer_open(dev.abi(), udata)?;
@@ -56,5 +56,6 @@ impl UContextOps for UContext {
 impl Drop for UContext {
     fn drop(&mut self) {
         self.waits.end();
+        self.device.report_left();
     }
 }

@@ -201,6 +201,9 @@ impl Mr {
     /// `EBUSY` if a window is bound to it; then nothing has changed.
     pub(crate) fn deregister(&self) -> Result {
         self.region.refuse_windows()?;
+        if self.region.kind == Kind::User {
+            self.regions.device().note_destroyed();
+        }
         self.regions.end(&self.region);
         Ok(())
     }

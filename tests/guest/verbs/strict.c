@@ -8,6 +8,8 @@
 #include "modify.h"
 
 #include <errno.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define LEN 4096
 
@@ -510,6 +512,53 @@ PAIR_CASE(events_come_for_nothing_by_choice, .channels = true)
 	must(nothing_found());
 }
 
+/* A process with a queue pair and a region ends, and leaves them or not. */
+static bool process_ends(bool leaves)
+{
+	pid_t pid = fork();
+	int status;
+
+	if (!pid) {
+		static uint8_t octets[LEN];
+		struct ibv_context *ctx = ibv_open_device(test_context()->device);
+		struct ibv_pd *pd = ibv_alloc_pd(ctx);
+		struct ibv_cq *cq = ibv_create_cq(ctx, 1, NULL, NULL, 0);
+		struct ibv_qp_init_attr attr = {
+			.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
+			.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
+		};
+		struct ibv_mr *mr = ibv_reg_mr(pd, octets, LEN, IBV_ACCESS_LOCAL_WRITE);
+		struct ibv_qp *qp = ibv_create_qp(pd, &attr);
+
+		if (!mr || !qp)
+			_exit(1);
+		if (!leaves && (ibv_destroy_qp(qp) || ibv_dereg_mr(mr)))
+			_exit(1);
+		_exit(0);
+	}
+	if (waitpid(pid, &status, 0) == pid && !status)
+		return true;
+	fail("the other process has failed: %#x", status);
+	return false;
+}
+
+static void objects_left_at_the_end_are_a_hint(void)
+{
+	long hints = device_counter(test_context(), "hint_left_objects");
+
+	begin();
+	must(process_ends(false));
+	check(device_counter(test_context(), "hint_left_objects") == hints, "none was left");
+	must(process_ends(true));
+	hints = device_counter(test_context(), "hint_left_objects") - hints;
+	check(hints == 2, "%ld were left", hints);
+	must(nothing_found());
+	must(file_write(file, "0"));
+	hints = device_counter(test_context(), "hint_left_objects");
+	must(process_ends(true) && file_write(file, "1"));
+	check(device_counter(test_context(), "hint_left_objects") == hints, "counted without the mode");
+}
+
 static void switch_needs_the_capability(void)
 {
 	must(needs_net_admin(test_context(), "strict", "0"));
@@ -556,6 +605,7 @@ int main(int argc, char **argv)
 	RUN(read_responses_are_placed_late_by_choice);
 	RUN(late_messages_come_before_the_end);
 	RUN(events_come_for_nothing_by_choice);
+	RUN(objects_left_at_the_end_are_a_hint);
 	RUN(switch_needs_the_capability);
 	RUN(without_the_mode_nothing_is_found);
 	file_write(file, "0");
