@@ -62,6 +62,8 @@
 #                       selects measurements (tests/bench)
 #   make check          checks formatting, lints and docs/conformance.md, and runs the tests that
 #                       need no kernel, and the examples of rust/ in User-Mode Linux
+#   make upstream       makes the driver as a folder of a kernel tree, with a patch, in upstream/, and
+#                       builds it there and runs checkpatch.pl over it: five minutes (docs/upstream.md)
 #   make kdir           makes the kernel tree to build against
 #   make modules        builds riwarp.ko for that kernel
 #   make debug          builds the debug kernel, and the module for it
@@ -158,6 +160,9 @@ kunit:
 check: kdir
 	@tests/check
 
+upstream: kdir
+	@scripts/upstream --check
+
 coverage: kdir
 	@tests/coverage
 
@@ -169,12 +174,12 @@ clean:
 	@if [ -e $(KDIR)/Makefile ]; then make -C $(KDIR) M=$(CURDIR) clean; \
 	elif bash -c '. qemu/lib.sh && [ -d "$$root" ] && [ -d "$$kdir" ]'; then \
 		qemu/chroot make -C /kdir M=/riwarp clean; fi
-	@rm -rf deb site tests/guest/build tests/target
+	@rm -rf deb site upstream tests/guest/build tests/target
 
 distclean: clean
 	@cd $(CACHE) && rm -rf apt-* boot-* build-* coverage-* cross-* debug-* extra-* home instead-of-* kcsan-* kdir-* kernel-* kernels \
 		layer-* log modules-* mutation-* root-* run sources-* uml-* *.lock
 
 .PHONY: all install dkms-source install-utils kdir modules debug kcsan uml demo demo-nvme demo-iser test test-stacks test-docs docs \
-	test-kernels deb deb-module deb-check deb-run image test-package kunit soak soak-kcsan endurance mutation bench check coverage \
-	fmt clean distclean
+	test-kernels deb deb-module deb-check deb-run image test-package kunit soak soak-kcsan endurance mutation bench check upstream \
+	coverage fmt clean distclean
