@@ -60,10 +60,11 @@
 #   make bench          measures riwarp, siw, rxe and TCP in QEMU and, natively, in User-Mode
 #                       Linux, on one host and between two, in about an hour; BENCH="NAME=VALUE..."
 #                       selects measurements (tests/bench)
-#   make check          checks formatting, lints and docs/conformance.md, and runs the tests that
+#   make check          checks formatting, lints and the rules of the RFCs, and runs the tests that
 #                       need no kernel, and the examples of rust/ in User-Mode Linux
-#   make upstream       makes the driver as a folder of a kernel tree, with a patch, in upstream/, and
-#                       builds it there and runs checkpatch.pl over it: five minutes (docs/upstream.md)
+#   make upstream       makes the driver as a folder of a kernel tree, with a patch, in upstream/,
+#                       builds it there and runs checkpatch.pl over it, in five minutes
+#                       (docs/upstream.md)
 #   make kdir           makes the kernel tree to build against
 #   make modules        builds riwarp.ko for that kernel
 #   make debug          builds the debug kernel, and the module for it
