@@ -58,6 +58,19 @@ on_the_processors_of_the_vectors() {
 	cat "$TMP/calls"
 }
 
+# by_rule ACTION: reads and writes while a rule does this to one of many requests of both ends. The
+# host connects again where it ends a connection, and the data is right.
+by_rule() {
+	local file=/sys/class/infiniband/$DEV_A/inject
+	connect -l 60 -c 1
+	echo "scope=device every=$((1000 / SLOW)) do=$1" >"$file"
+	verified 32
+	cat "$file"
+	! grep 'hits=0$' "$file" || die 'the rule has hit nothing'
+	echo clear >"$file"
+	disconnect
+}
+
 ends_up self
 note_vectors
 target_up
@@ -66,6 +79,8 @@ try discover 40 discover
 disk_cases
 try on_the_processors_of_the_vectors 90 on_the_processors_of_the_vectors
 try remote_invalidation 90 remote_invalidation
+try late_requests 90 by_rule delay=20ms
+try reset_connections 90 by_rule reset
 try load_notices 60 load_notices
 ! can_starve || try starved 150 starved
 # Must be last: it takes the target down, which stops lockdep (storage_nvme.sh).
