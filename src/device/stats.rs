@@ -115,8 +115,9 @@ counters! {
     /// Requests that did not wait for a Read or atomic operation whose memory they use, found
     /// likewise.
     strict_unfenced = c"strict_unfenced",
-    /// Queue pairs and memory regions that a process still had when it ended, a hint of the strict
-    /// mode.
+    /// Requests whose octets changed before their completion, a hint of the strict mode.
+    hint_changed_sources = c"hint_changed_sources",
+    /// Queue pairs and memory regions that a process still had when it ended, likewise.
     hint_left_objects = c"hint_left_objects",
     /// Completions of a send queue that the strict mode chose to hold, and those behind them.
     chosen_late_completions = c"chosen_late_completions",

@@ -302,6 +302,12 @@ impl Region {
         }
     }
 
+    /// Returns whether peers may write to it, or to a window of it.
+    pub(crate) fn is_remote_writable(&self) -> bool {
+        let rights = self.try_access().map(|inside| inside.access);
+        rights.is_some_and(|rights| rights.contains(Access::REMOTE_WRITE)) || self.windows() != 0
+    }
+
     /// As [`Region::view`], under a guard: stays true while `inside` lives.
     #[inline]
     pub(crate) fn view_inside(&self, inside: &RegionGuard<'_>, stream: StreamId) -> RegionView {

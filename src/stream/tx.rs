@@ -90,12 +90,14 @@ mod pack;
 pub(crate) mod paging;
 mod schedule;
 pub(crate) mod send;
+mod source;
 mod strict;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 
 use paging::NotPacked;
 use send::TcpSender;
+use source::WatchedSources;
 use strict::OutstandingReads;
 
 use super::{
@@ -166,6 +168,7 @@ pub(crate) struct TxStream {
     seen: Option<Slot>,
     /// While the device is strict.
     outstanding: OutstandingReads,
+    sources: WatchedSources,
 }
 
 /// State for turning requests into messages.
@@ -244,6 +247,7 @@ impl TxStream {
             inside: None,
             seen: None,
             outstanding: OutstandingReads::default(),
+            sources: WatchedSources::default(),
             context: TxContext {
                 sender: StreamSender::new(&SenderParams {
                     extensions: params.extensions,
@@ -293,6 +297,9 @@ impl TxStream {
             // The peer's requests are not answered any more; what else it sends is still taken
             // (DDP-62).
             return Next::Done;
+        }
+        if qp.device.strict.is_on() {
+            self.sources.check(qp);
         }
         for _ in 0..sender.budget() {
             let filled = self.fill(qp, sender);

@@ -232,7 +232,7 @@ impl TxStream {
             None => qp.sq.take(&mut self.wr),
         };
         let (slot, begun) = match taken {
-            Taken::Wr(slot) if static_key::is_on() && self.inject(qp, slot, Point::Post) => {
+            Taken::Wr(slot) if static_key::is_on() && self.is_held_as_posted(qp, slot) => {
                 return Err(Pause::Drained);
             }
             Taken::Wr(slot) if qp.must_wait(&self.wr, self.context.confirmed) => {
@@ -483,6 +483,16 @@ impl TxStream {
         }
         self.after.insert(After::LookAtRule);
         true
+    }
+
+    /// Looks at the request at `slot`, which was dequeued last, as one that has been posted. Returns
+    /// whether it does not go on now.
+    #[cold]
+    fn is_held_as_posted(&mut self, qp: &QpShared, slot: Slot) -> bool {
+        if qp.device.strict.is_on() {
+            self.sources.watch(qp, slot, &self.wr);
+        }
+        self.inject(qp, slot, Point::Post)
     }
 
     /// Asks about the request at `slot`, which was dequeued last, when it has been posted and when

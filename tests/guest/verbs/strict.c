@@ -6,6 +6,7 @@
 
 #include "common.h"
 #include "modify.h"
+#include "rules.h"
 
 #include <errno.h>
 #include <sys/wait.h>
@@ -512,6 +513,66 @@ PAIR_CASE(events_come_for_nothing_by_choice, .channels = true)
 	must(nothing_found());
 }
 
+static long changed_sources(void)
+{
+	return device_counter(test_context(), "hint_changed_sources");
+}
+
+/* A Write of so many octets of a region is held until they have changed; so often it is a hint. */
+static bool source_changes(struct pair *p, const struct region *from, size_t len, long expected)
+{
+	long hints = changed_sources();
+	struct ibv_sge sge = sge_of(from, 0, len);
+	struct ibv_send_wr wr = to_remote(IBV_WR_RDMA_WRITE, 1, &sge);
+	struct ibv_wc wc;
+
+	if (!rules("qp=%u do=silent", p->a.qp->qp_num) || !post_send(&p->a, &wr))
+		return false;
+	for (int64_t limit = now_ms() + SOON; !strstr(shown_rules(), "hits=1");) {
+		if (now_ms() >= limit) {
+			fail("the Write is not held: %s", shown_rules());
+			return false;
+		}
+		sleep_ms(1);
+	}
+	from->buf[len / 2]++;
+	sleep_ms(QUIET);
+	if (!rules("") || !expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS))
+		return false;
+	hints = changed_sources() - hints;
+	if (hints != expected) {
+		fail("%ld hints of %zu octets", hints, len);
+		return false;
+	}
+	return true;
+}
+
+PAIR_CASE(source_that_changes_is_a_hint, 0)
+{
+	struct region mine;
+	struct ibv_sge sge;
+	struct ibv_send_wr wr;
+	struct ibv_wc wc;
+	long hints;
+
+	must(prepare(p) && region_make(&mine, p->a.pd, LEN, IBV_ACCESS_LOCAL_WRITE));
+	must(source_changes(p, &mine, 64, 1) && source_changes(p, &mine, LEN, 1));
+	must(source_changes(p, &mine, 9, 1) && source_changes(p, &mine, 8, 0));
+	/* The peer may write there. */
+	must(source_changes(p, &local, 64, 0));
+	/* Once it has completed, it may change. */
+	hints = changed_sources();
+	sge = sge_of(&mine, 0, LEN);
+	for (uint64_t id = 1; id <= 20; id++) {
+		wr = to_remote(IBV_WR_RDMA_WRITE, id, &sge);
+		must(post_send(&p->a, &wr) && expect_wc(p->a.send_cq, &wc, id, IBV_WC_SUCCESS));
+		mine.buf[id]++;
+	}
+	hints = changed_sources() - hints;
+	check(!hints, "%ld hints", hints);
+	must(nothing_found());
+}
+
 /* A process with a queue pair and a region ends, and leaves them or not. */
 static bool process_ends(bool leaves)
 {
@@ -605,6 +666,7 @@ int main(int argc, char **argv)
 	RUN(read_responses_are_placed_late_by_choice);
 	RUN(late_messages_come_before_the_end);
 	RUN(events_come_for_nothing_by_choice);
+	RUN(source_that_changes_is_a_hint);
 	RUN(objects_left_at_the_end_are_a_hint);
 	RUN(switch_needs_the_capability);
 	RUN(without_the_mode_nothing_is_found);
