@@ -21,6 +21,7 @@
 #include <linux/smp.h>
 #include <linux/sysfs.h>
 #include <linux/tcp.h>
+#include <linux/tls.h>
 #include <linux/uio.h>
 #include <linux/vmalloc.h>
 #include <linux/workqueue.h>

@@ -30,6 +30,7 @@ MODULE_VERSION(RIWARP_VERSION);
 #include "helpers/rdma.c"
 #include "helpers/static_key.c"
 #include "helpers/sync.c"
+#include "helpers/tls.c"
 #include "helpers/trace.c"
 #include "helpers/warn.c"
 #include "helpers/workqueue.c"

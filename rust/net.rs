@@ -10,13 +10,18 @@
 //!   TCP ----> Hooked<T> ----> Inbound ----------------------------> memory
 //! ```
 //!
+//! With the kernel's TLS, which a [`Handshake`] turns on, the same calls go through records:
+//! [`Inbound`] is a view of what was decrypted then.
+//!
 //! A [`Socket`] does not keep its network namespace alive; its owner closes it when [`NetnsExit`]
 //! or [`NetdevEvents`] reports the end of the namespace.
 
 mod addr;
 mod batch;
 mod device;
+mod handshake;
 mod hooks;
+mod key;
 mod notifier;
 mod skb;
 mod socket;
@@ -35,8 +40,12 @@ pub use device::NetDevice;
 pub use device::NetId;
 pub use device::NetRef;
 pub use device::NetdevType;
+pub use handshake::Handshake;
+pub use handshake::PskKeys;
+pub use handshake::TlsRole;
 pub use hooks::Hooked;
 pub use hooks::SocketEvents;
+pub use key::Key;
 pub use notifier::AddrEvents;
 pub use notifier::AddrNotifier;
 pub use notifier::NetdevEvent;
@@ -45,6 +54,7 @@ pub use notifier::NetdevNotifier;
 pub use notifier::NetnsExit;
 pub use notifier::NetnsNotifier;
 pub use skb::Inbound;
+pub use socket::tls_exists;
 pub use socket::AcceptQueue;
 pub use socket::Connecting;
 pub use socket::Reuse;

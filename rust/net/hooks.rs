@@ -14,6 +14,11 @@
 //! listener may change at any time (`tcp_abort()`, also run for an administrator). So a listener
 //! has a `sk_data_ready` of its own, which does not touch the receive queue.
 //!
+//! The kernel's TLS has callbacks of its own, which it installs during a handshake. So a hook is
+//! taken off for that time ([`Hooked::suspend`]), and then put above those of TLS, which it calls
+//! first ([`Hooked::secure`]): they find the records in what has arrived, and send what TCP had no
+//! room for.
+//!
 //! Other users may have private data at a socket: a BPF program may put a connection into a socket
 //! map before it is accepted, and TCP looks for the map's data for ever if that is gone. Flags
 //! identify the data of this module, which leaves that of others alone.
@@ -33,8 +38,10 @@ use kernel::ffi::c_void;
 use kernel::prelude::*;
 use kernel::sync::atomic::Atomic;
 use kernel::sync::atomic::Full;
+use kernel::sync::atomic::Relaxed;
 use kernel::sync::Arc;
 use kernel::sync::ArcBorrow;
+use kernel::sync::SetOnce;
 
 extern "C" {
     fn riwarp_helper_sk_callback_read_lock(sk: *mut bindings::sock);
@@ -71,6 +78,11 @@ pub trait SocketEvents: Send + Sync + 'static {
     /// listener may overlap, and `inbound` is empty.
     fn data_ready(self: ArcBorrow<'_, Self>, inbound: &mut Inbound<'_>, off: BhOff<'_>);
 
+    /// On a socket with TLS, handles the arrival of octets or of the end of the stream, of which
+    /// there may be a whole record: [`Socket::with_inbound`] or [`Socket::recv`] decrypt it in
+    /// process context.
+    fn readable(self: ArcBorrow<'_, Self>);
+
     /// TCP accepts octets again after it returned `EAGAIN`.
     fn write_space(self: ArcBorrow<'_, Self>);
 
@@ -98,6 +110,13 @@ impl Callbacks {
         write_space: Some(write_space),
         state_change: Some(state_change),
         error_report: Some(state_change),
+    };
+
+    /// The callbacks of a socket with TLS.
+    const SECURE: Self = Self {
+        data_ready: Some(secure_data_ready),
+        write_space: Some(secure_write_space),
+        ..Self::HOOKED
     };
 
     /// The callbacks of a listener.
@@ -200,27 +219,39 @@ impl Callbacks {
 /// `target` comes from `Arc<T>::into_raw` and owns a reference; the functions are those for this
 /// `T`.
 #[repr(align(8))]
-struct Hook {
+pub(super) struct Hook {
     target: *const c_void,
     data_ready: unsafe fn(*const c_void, &mut Inbound<'_>, BhOff<'_>),
+    readable: unsafe fn(*const c_void),
     write_space: unsafe fn(*const c_void),
     state_change: unsafe fn(*const c_void),
     release: unsafe fn(*const c_void),
+    /// The callbacks of TLS, below ours.
+    below: SetOnce<Callbacks>,
 }
 
 // The low bits of the pointer hold flags.
 const _: () = assert!(core::mem::align_of::<Hook>() > FLAGS);
 
 impl Hook {
-    fn new<T: SocketEvents>(target: Arc<T>) -> Self {
+    pub(super) fn new<T: SocketEvents>(target: Arc<T>) -> Self {
         // INVARIANT: The hook takes over the reference of `target`; all functions are for `T`.
         Self {
             target: Arc::into_raw(target).cast(),
             data_ready: call_data_ready::<T>,
+            readable: call_readable::<T>,
             write_space: call_write_space::<T>,
             state_change: call_state_change::<T>,
             release: release::<T>,
+            below: SetOnce::new(),
         }
+    }
+
+    /// Calls [`SocketEvents::state_change`].
+    pub(super) fn state_change(&self) {
+        // SAFETY: By the invariants of `Hook`, `target` is what the function requires; it stays
+        // valid as long as this hook.
+        unsafe { (self.state_change)(self.target) };
     }
 }
 
@@ -244,6 +275,15 @@ unsafe fn call_data_ready<T: SocketEvents>(
     // SAFETY: `from_raw` requires a pointer of `Arc<T>::into_raw` that stays valid for the borrow:
     // the caller guarantees this of `target` for the call.
     unsafe { ArcBorrow::<T>::from_raw(target.cast()) }.data_ready(inbound, off);
+}
+
+/// # Safety
+///
+/// `target` must come from `Arc<T>::into_raw` and stay valid for the call.
+unsafe fn call_readable<T: SocketEvents>(target: *const c_void) {
+    // SAFETY: `from_raw` requires a pointer of `Arc<T>::into_raw` that stays valid for the borrow:
+    // the caller guarantees this of `target` for the call.
+    unsafe { ArcBorrow::<T>::from_raw(target.cast()) }.readable();
 }
 
 /// # Safety
@@ -281,10 +321,15 @@ unsafe fn release<T: SocketEvents>(target: *const c_void) {
 ///
 /// # Invariants
 ///
-/// `hook` is null, or owns the [`Hook`] that the socket's private data points to.
+/// `hook` is null, or owns the [`Hook`] that the socket's private data points to, unless
+/// `suspended`.
 pub struct Hooked<T: SocketEvents> {
     socket: Arc<Socket>,
     hook: Atomic<*const c_void>,
+    /// Whether the hook is off the socket, since a handshake has it.
+    // ORDERING: Relaxed: the owner calls `suspend` and `secure` one after the other, and whoever
+    // unhooks the socket comes after it.
+    suspended: Atomic<bool>,
     _target: PhantomData<Arc<T>>,
 }
 
@@ -318,6 +363,7 @@ impl<T: SocketEvents> Hooked<T> {
         let hooked = Self {
             socket,
             hook: Atomic::new(hook.cast_const().cast()),
+            suspended: Atomic::new(false),
             _target: PhantomData,
         };
         written.map(|()| hooked)
@@ -326,6 +372,65 @@ impl<T: SocketEvents> Hooked<T> {
     /// Returns the socket, which may outlive the hook.
     pub fn socket(&self) -> &Arc<Socket> {
         &self.socket
+    }
+
+    /// Lends the socket to a handshake: takes the hook off, so that TCP's own callbacks are there,
+    /// and waits for running ones. Nothing is reported any more until [`Hooked::secure`]. Returns
+    /// the target.
+    ///
+    /// Context: process, as for [`Hooked::unhook`]; the caller calls one of the three at a time,
+    /// and has the namespace of the socket counted.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the socket has no file, was lent before, or is not hooked; `EBUSY` if it has
+    /// private data of another user.
+    pub(super) fn suspend(&self) -> Result<Arc<T>> {
+        let target = self.target().ok_or(EINVAL)?;
+        self.socket.lend()?;
+        self.suspended.store(true, Relaxed);
+        // SAFETY: `restore` requires a valid socket and TCP's callbacks: the invariants of `Socket`
+        // guarantee both.
+        unsafe { self.socket.callbacks().restore(self.socket.sk()) }?;
+        Ok(target)
+    }
+
+    /// Returns the target, unless the socket was unhooked. The caller unhooks it at no other place
+    /// meanwhile.
+    pub(super) fn target(&self) -> Option<Arc<T>> {
+        // ORDERING: Relaxed: see above.
+        let hook = self.hook.load(Relaxed).cast::<Hook>();
+        // SAFETY: By the type invariant it is null or a hook, which only `unhook` frees.
+        let hook = unsafe { hook.as_ref() }?;
+        // SAFETY: `from_raw` requires a pointer of `Arc<T>::into_raw` that stays valid: by the
+        // invariants of `Hook` its target is one.
+        Some(unsafe { ArcBorrow::<T>::from_raw(hook.target.cast()) }.into())
+    }
+
+    /// Turns the socket into one with TLS after a handshake, and hooks it again, above TLS. Events
+    /// before this are not reported.
+    ///
+    /// Context: process; the caller calls one of `suspend`, this and `unhook` at a time.
+    ///
+    /// # Errors
+    ///
+    /// * `EINVAL` if no handshake has had the socket, or it has TLS.
+    /// * `ENOTCONN` if the kernel's TLS is not on in both directions.
+    /// * `EPROTO` if it is not TLS 1.3; `EOPNOTSUPP` if an adapter encrypts.
+    /// * `EBUSY` if the socket has private data of another user.
+    /// * `ENOMEM`.
+    pub fn secure(&self) -> Result {
+        // ORDERING: as in `suspend`.
+        let hook = self.hook.load(Relaxed).cast_mut().cast::<Hook>();
+        // SAFETY: By the type invariant it is null or a hook, which only `unhook` frees.
+        let target = unsafe { hook.as_ref() }.ok_or(EINVAL)?;
+        self.socket.secure()?;
+        target.below.populate(self.socket.callbacks());
+        let user_data = hook.map_addr(|addr| addr | NOCOPY).cast();
+        self.suspended.store(false, Relaxed);
+        // SAFETY: `write` requires a valid socket, which `socket` is by its invariants, and the
+        // data that our callbacks expect: a hook, which `unhook` frees only after removing it.
+        unsafe { Callbacks::SECURE.write(self.socket.sk(), user_data) }
     }
 
     /// Removes the hook: waits for running callbacks, then drops the reference to the target. Does
@@ -338,10 +443,13 @@ impl<T: SocketEvents> Hooked<T> {
         // use this field, and the lock in `restore` waits for them.
         let hook = self.hook.xchg(ptr::null(), Full);
         if let Some(hook) = NonNull::new(hook.cast_mut().cast::<Hook>()) {
-            // The data of another user, which no hook has replaced, stays.
-            // SAFETY: `restore` requires a valid socket and TCP's callbacks: the invariants of
-            // `Socket` guarantee both.
-            let _ = unsafe { self.socket.callbacks().restore(self.socket.sk()) };
+            // A handshake may have installed those of TLS, which have to stay.
+            if !self.suspended.load(Relaxed) {
+                // The data of another user, which no hook has replaced, stays.
+                // SAFETY: `restore` requires a valid socket and the callbacks below this module's:
+                // the invariants of `Socket` guarantee both.
+                let _ = unsafe { self.socket.callbacks().restore(self.socket.sk()) };
+            }
             // SAFETY: `from_raw` requires a pointer of `KBox::into_raw` that is freed only here: by
             // the type invariant it is one, and only the call that swapped it for null gets it. The
             // socket no longer points to it, and callbacks that saw it have ended, since they hold
@@ -533,6 +641,78 @@ unsafe extern "C" fn write_space(sk: *mut bindings::sock) {
             // valid as long as the hook, which `held` keeps.
             unsafe { (hook.write_space)(hook.target) };
         }
+    }
+}
+
+/// What happens to a socket with TLS other than by TCP's callbacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SocketNotice {
+    /// As [`SocketEvents::readable`].
+    Readable,
+    /// As [`SocketEvents::state_change`].
+    StateChange,
+}
+
+/// Passes a notice to the target of a hooked socket. Context: process.
+pub(super) fn notify(socket: &Socket, notice: SocketNotice) {
+    // SAFETY: `Held::new` requires a valid TCP socket, which `socket` is; its private data, if it
+    // has the flag alone, was written by `Hooked`, since an accepted or new socket has none and
+    // nobody else sets that flag on a kernel's connection.
+    let held = unsafe { Held::new(socket.sk(), false) };
+    let Some(hook) = held.as_ref().and_then(Held::hook) else {
+        return;
+    };
+    match notice {
+        // SAFETY: By the invariants of `Hook`, `target` is what the function requires; it stays
+        // valid as long as the hook, which `held` keeps.
+        SocketNotice::Readable => unsafe { (hook.readable)(hook.target) },
+        // SAFETY: By the invariants of `Hook`, `target` is what the function requires, as above.
+        SocketNotice::StateChange => unsafe { (hook.state_change)(hook.target) },
+    }
+}
+
+/// # Safety
+///
+/// Only TCP may call this, as `sk_data_ready` of a socket with TLS: `sk` is valid for the call, and
+/// locked until it returns, by an owner or by its spin lock.
+unsafe extern "C" fn secure_data_ready(sk: *mut bindings::sock) {
+    // SAFETY: `Held::new` requires a valid TCP socket, by this function's `# Safety`, for which TCP
+    // called one of these callbacks, this one.
+    let held = unsafe { Held::new(sk, false) };
+    let Some(hook) = held.as_ref().and_then(Held::hook) else {
+        return;
+    };
+    if let Some(below) = hook.below.as_ref().and_then(|below| below.data_ready) {
+        // SAFETY: TLS's own, which TCP would call here; it takes no lock that is held.
+        unsafe { below(sk) };
+    }
+    // SAFETY: By the invariants of `Hook`, `target` is what the function requires; it stays valid
+    // as long as the hook, which `held` keeps.
+    unsafe { (hook.readable)(hook.target) };
+}
+
+/// # Safety
+///
+/// Only TCP may call this, as `sk_write_space` of a socket with TLS: `sk` is valid for the call.
+unsafe extern "C" fn secure_write_space(sk: *mut bindings::sock) {
+    // SAFETY: `Held::try_new` requires a valid TCP socket, by this function's `# Safety`, for which
+    // TCP called one of these callbacks, this one.
+    let held = unsafe { Held::try_new(sk) };
+    let Some(hook) = held.as_ref().and_then(Held::hook) else {
+        return;
+    };
+    if let Some(below) = hook.below.as_ref().and_then(|below| below.write_space) {
+        // SAFETY: TLS's own, which TCP would call here; it takes no lock that is held.
+        unsafe { below(sk) };
+    }
+    // SAFETY: `__sk_stream_is_writeable()` requires a valid socket: `sk` is one, by this function's
+    // `# Safety`.
+    if unsafe { riwarp_helper_sk_stream_is_writeable(sk) } {
+        // SAFETY: The helper requires a valid socket that has a `struct socket`: a hooked one has.
+        unsafe { riwarp_helper_sk_clear_nospace(sk) };
+        // SAFETY: By the invariants of `Hook`, `target` is what the function requires; it stays
+        // valid as long as the hook, which `held` keeps.
+        unsafe { (hook.write_space)(hook.target) };
     }
 }
 

@@ -65,10 +65,21 @@ pub(super) enum SockLock {
     Backlog,
     /// It may be unlocked: it listens, or has listened. The receive queue is not accessed.
     Unlocked,
+    /// It need not be: the view is of memory ([`Inbound::of_memory`]).
+    Memory,
     /// The caller owns it.
     Owner,
     /// A softirq, or a thread with bottom halves off, holds its spin lock, and it has no owner.
     Softirq,
+}
+
+/// How a stream has ended for its receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// By a FIN that may be anybody's: octets may be missing.
+    Cut,
+    /// As the peer wants it.
+    Whole,
 }
 
 /// More octets than an FPDU has: so many are not set aside.
@@ -84,7 +95,8 @@ const ASIDE_MAX: u32 = 1 << 17;
 /// `sk` is a valid TCP socket, locked as `locked` says while this value lives. `available` octets
 /// from `seq` on are in its receive queue, the first `aside` of them in its queue of errors, which
 /// only this value changes; none if `locked` is `Unlocked`. `front` and `mark` point to members of
-/// these queues.
+/// these queues. If `locked` is `Memory`, the octets are at `memory`, and stay there; there are no
+/// queues.
 pub struct Inbound<'a> {
     sk: *mut Sk,
     locked: SockLock,
@@ -93,6 +105,10 @@ pub struct Inbound<'a> {
     available: u32,
     /// How many octets of these are set aside.
     aside: u32,
+    /// Where position 0 is, in a view of memory; else null.
+    memory: *const u8,
+    /// How the stream has ended, in a view of memory.
+    ended: Option<End>,
     /// Where the farthest access ended.
     front: Option<Cursor>,
     /// Where octets are read more than once.
@@ -151,6 +167,8 @@ impl<'a> Inbound<'a> {
             seq: 0,
             available: 0,
             aside: 0,
+            memory: ptr::null(),
+            ended: None,
             front: None,
             mark: None,
             _socket: PhantomData,
@@ -173,6 +191,31 @@ impl<'a> Inbound<'a> {
             }
         }
         this
+    }
+
+    /// Makes a view of octets that were read from a socket above TCP, which has ended or not.
+    ///
+    /// # Safety
+    ///
+    /// `sk` must be a valid TCP socket, and `octets` stay as they are, as long as the result lives.
+    pub(super) unsafe fn of_memory(sk: *mut Sk, octets: &[u8], ended: Option<End>) -> Self {
+        // SAFETY: `new` requires a valid TCP socket, which the caller guarantees; `Unlocked` says
+        // that it is not locked.
+        let nothing = unsafe { Self::new(sk, SockLock::Unlocked) };
+        // INVARIANT: The caller guarantees that the octets stay.
+        Self {
+            locked: SockLock::Memory,
+            available: u32::try_from(octets.len()).unwrap_or(0),
+            memory: octets.as_ptr(),
+            ended,
+            ..nothing
+        }
+    }
+
+    /// Returns the view's memory, if it is one of memory.
+    #[inline]
+    fn memory(&self) -> Option<*const u8> {
+        (!self.memory.is_null()).then_some(self.memory)
     }
 
     /// Counts what was set aside.
@@ -198,7 +241,8 @@ impl<'a> Inbound<'a> {
     /// limit of the socket, as short packets do. Call it from `data_ready` with the first part of a
     /// message.
     pub fn set_aside_if_refused(&mut self) {
-        let there = self.locked != SockLock::Unlocked && (1..ASIDE_MAX).contains(&self.available);
+        let queued = !matches!(self.locked, SockLock::Unlocked | SockLock::Memory);
+        let there = queued && (1..ASIDE_MAX).contains(&self.available);
         // SAFETY: The helper requires a valid TCP socket that is locked: by the type invariant it
         // is.
         if there && unsafe { riwarp_helper_tcp_is_refusing(self.sk) } {
@@ -248,8 +292,10 @@ impl<'a> Inbound<'a> {
     /// Returns whether no octets can follow those in the queue: the peer ended the stream, or the
     /// connection broke.
     pub fn eof(&self) -> bool {
-        if self.locked == SockLock::Unlocked {
-            return false;
+        match self.locked {
+            SockLock::Unlocked => return false,
+            SockLock::Memory => return self.ended.is_some(),
+            SockLock::Backlog | SockLock::Owner | SockLock::Softirq => {}
         }
         // SAFETY: The place of a field is inside of the allocation: by the type invariant the
         // socket is valid.
@@ -257,6 +303,12 @@ impl<'a> Inbound<'a> {
         // SAFETY: The field of a valid socket, which is read once.
         let shutdown = unsafe { shutdown.read_volatile() };
         u32::from(shutdown) & bindings::RCV_SHUTDOWN != 0
+    }
+
+    /// Returns whether the end of the stream may be another's than the peer's: with TLS, a FIN
+    /// without a closure alert.
+    pub fn is_cut(&self) -> bool {
+        self.ended == Some(End::Cut)
     }
 
     /// Returns whether the view is that of a softirq, or of a thread that may not sleep either
@@ -448,10 +500,14 @@ impl<'a> Inbound<'a> {
         if n > 0 {
             // The cursors may point to what this frees.
             (self.front, self.mark) = (None, None);
-            let of_tcp = if self.aside == 0 {
-                n
-            } else {
-                self.consume_aside(n)
+            let of_tcp = match (self.memory(), self.aside) {
+                (Some(memory), _) => {
+                    // INVARIANT: Position 0 moves by `n`, which is at most `available`.
+                    self.memory = memory.wrapping_add(n);
+                    0
+                }
+                (None, 0) => n,
+                (None, _) => self.consume_aside(n),
             };
             if of_tcp != 0 {
                 // SAFETY: `tcp_read_done()` requires a valid TCP socket that is locked: by the type
@@ -506,7 +562,9 @@ impl<'a> Inbound<'a> {
             SockLock::Softirq => unsafe { send_locked(self.sk, batch, more) },
             // Sending as the owner may process the backlog (`sk_flush_backlog`), which frees what
             // this view points to.
-            SockLock::Backlog | SockLock::Unlocked | SockLock::Owner => Err(EBUSY),
+            SockLock::Backlog | SockLock::Unlocked | SockLock::Owner | SockLock::Memory => {
+                Err(EBUSY)
+            }
         }
     }
 }

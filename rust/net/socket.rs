@@ -23,6 +23,7 @@ use super::state::TcpState;
 use crate::bindings;
 use crate::compat::ECONNABORTED;
 use crate::compat::EINPROGRESS;
+use crate::compat::ENOTCONN;
 use crate::mm::memcg::Memcg;
 use crate::sync::BhOff;
 use bindings::sock_common__bindgen_ty_1__bindgen_ty_1 as Addrs;
@@ -39,6 +40,8 @@ use kernel::ffi::c_uint;
 use kernel::ffi::c_ulong;
 use kernel::ffi::c_void;
 use kernel::prelude::*;
+use kernel::sync::atomic::Atomic;
+use kernel::sync::SetOnce;
 
 /// Reads a field of a [`Socket`]'s `struct tcp_sock` once; it may change at any time.
 macro_rules! read {
@@ -51,11 +54,20 @@ macro_rules! read {
 }
 
 mod info;
+mod secure;
 mod send;
+mod tcp;
+mod tls;
 
 pub use info::TcpInfo;
+pub use secure::tls_exists;
 pub(super) use send::send_locked;
 pub use send::SendHint;
+
+use secure::Layer;
+use tcp::Tcp;
+use tls::Tls;
+use tls::RECORD_MAX;
 
 extern "C" {
     fn riwarp_helper_bh_lock_sock(sk: *mut bindings::sock);
@@ -69,7 +81,6 @@ extern "C" {
     fn riwarp_helper_lock_sock(sk: *mut bindings::sock);
     fn riwarp_helper_maybe_get_net(net: *mut bindings::net) -> *mut bindings::net;
     fn riwarp_helper_put_net(net: *mut bindings::net);
-    fn riwarp_helper_sk_abort(sk: *mut bindings::sock, err: c_int);
     fn riwarp_helper_sk_acceptq_is_half_full(sk: *const bindings::sock) -> c_int;
     fn riwarp_helper_sk_bind_without_port(sk: *mut bindings::sock);
     fn riwarp_helper_sk_has_port(sk: *const bindings::sock) -> bool;
@@ -86,17 +97,10 @@ extern "C" {
     fn riwarp_helper_sk_unlimit_rate(sk: *mut bindings::sock);
     fn riwarp_helper_sk_make_room(sk: *mut bindings::sock, n: usize);
     fn riwarp_helper_tcp_open_window(sk: *mut bindings::sock);
-    fn riwarp_helper_sk_send_copy(
-        sk: *mut bindings::sock,
-        buf: *const c_void,
-        len: usize,
-        flags: c_int,
-    ) -> c_int;
     fn riwarp_helper_sk_set_port_range(sk: *mut bindings::sock, low: u16, high: u16);
     fn riwarp_helper_sk_set_reuse(sk: *mut bindings::sock, reuse: c_int);
     fn riwarp_helper_sk_set_v6only(sk: *mut bindings::sock, only: bool);
     fn riwarp_helper_sk_setup(sk: *mut bindings::sock, rcvbuf: c_int);
-    fn riwarp_helper_sk_shutdown_write(sk: *mut bindings::sock);
     fn riwarp_helper_try_lock_sock(sk: *mut bindings::sock) -> bool;
 }
 
@@ -166,10 +170,22 @@ pub enum Reuse {
 /// `raw` is a valid kernel TCP socket with a `struct sock`; this value owns it. The `pre_exit`
 /// operations of its namespace have not ended, for the reasons above. `callbacks` are those that
 /// TCP gives to a new socket. The socket has never listened unless `listener` is set.
+///
+/// # Layers
+///
+/// Octets go through TCP itself, or through the kernel's TLS above it ([`Socket::secure`]). What
+/// goes to TCP directly, and would send clear text or read cipher text on a socket with TLS, are
+/// methods of [`Tcp`], which such a socket does not have; so are those of its receive queue.
 pub struct Socket {
     raw: NonNull<bindings::socket>,
     callbacks: Callbacks,
     listener: bool,
+    /// Whether it has a file, as a handshake demands, which then owns the socket.
+    file: bool,
+    /// Whether it was given to a handshake: without TLS it carries no octets any more.
+    lent: Atomic<bool>,
+    /// TLS, once it is on.
+    tls: SetOnce<Pin<KBox<Tls>>>,
 }
 
 // SAFETY: A `struct socket` is not bound to a thread; any thread may call `sock_release()`, as the
@@ -209,6 +225,9 @@ impl Socket {
             raw,
             callbacks,
             listener: false,
+            file: false,
+            lent: Atomic::new(false),
+            tls: SetOnce::new(),
         };
         socket.uncharge();
         socket.setup();
@@ -442,6 +461,9 @@ impl Socket {
             raw,
             callbacks: self.callbacks,
             listener: false,
+            file: false,
+            lent: Atomic::new(false),
+            tls: SetOnce::new(),
         };
         // The child starts with a copy of the listener's callbacks, without the data.
         // SAFETY: `restore` requires a valid socket and TCP's callbacks: by the type invariant
@@ -612,10 +634,13 @@ impl Socket {
     /// # Errors
     ///
     /// `EAGAIN` if TCP accepts none now (`write_space` follows), `EPIPE`, or the error of the
-    /// connection.
+    /// connection; `ENOTCONN` between a handshake and TLS.
     pub fn send(&self, buf: &[u8]) -> Result<usize> {
-        // SAFETY: `send_copy` requires a valid TCP socket that is locked: `locked` gives one.
-        to_len(self.locked(|sk| unsafe { send_copy(sk, buf) }))
+        match self.layer() {
+            Layer::Tcp(tcp) => tcp.send(buf),
+            Layer::Tls(tls) => tls.send(buf),
+            Layer::Lent => Err(ENOTCONN),
+        }
     }
 
     /// Sends as [`Socket::send`] does.
@@ -624,41 +649,34 @@ impl Socket {
     ///
     /// `EBUSY` if another thread owns the socket. Otherwise those of `send`.
     pub fn try_send(&self, buf: &[u8]) -> Result<usize> {
-        // SAFETY: `send_copy` requires a valid TCP socket that is locked: `try_locked` gives one.
-        to_len(self.try_locked(|sk| unsafe { send_copy(sk, buf) })?)
+        match self.layer() {
+            Layer::Tcp(tcp) => tcp.try_send(buf),
+            Layer::Tls(tls) => tls.try_send(buf),
+            Layer::Lent => Err(ENOTCONN),
+        }
     }
 
     /// Reads received octets into `buf`. `Ok(0)` is the end of the stream. Context: process.
     ///
     /// # Errors
     ///
-    /// `EAGAIN` if none have arrived, `EINVAL` if `buf` is empty, or the error of the connection.
+    /// `EAGAIN` if none have arrived, `EINVAL` if `buf` is empty, or the error of the connection;
+    /// `ENOTCONN` between a handshake and TLS.
     pub fn recv(&self, buf: &mut [u8]) -> Result<usize> {
-        self.receive(buf, bindings::MSG_DONTWAIT)
+        match self.layer() {
+            Layer::Tcp(tcp) => tcp.recv(buf),
+            Layer::Tls(tls) => tls.recv(buf),
+            Layer::Lent => Err(ENOTCONN),
+        }
     }
 
     /// Reads as [`Socket::recv`] does, but leaves the octets in the queue.
     pub fn peek(&self, buf: &mut [u8]) -> Result<usize> {
-        self.receive(buf, bindings::MSG_DONTWAIT | bindings::MSG_PEEK)
-    }
-
-    fn receive(&self, buf: &mut [u8], flags: c_uint) -> Result<usize> {
-        if buf.is_empty() {
-            return Err(EINVAL);
+        match self.layer() {
+            Layer::Tcp(tcp) => tcp.peek(buf),
+            Layer::Tls(tls) => tls.peek(buf),
+            Layer::Lent => Err(ENOTCONN),
         }
-        let mut msg = bindings::msghdr::default();
-        let mut vec = bindings::kvec {
-            iov_base: buf.as_mut_ptr().cast(),
-            iov_len: buf.len(),
-        };
-        // CAST: The flags are small.
-        let flags = flags as c_int;
-        // SAFETY: `kernel_recvmsg()` requires a valid socket, which `self` has, and a vector of
-        // writable memory: it describes `buf`, which is borrowed exclusively.
-        let ret = unsafe {
-            bindings::kernel_recvmsg(self.raw.as_ptr(), &mut msg, &mut vec, 1, buf.len(), flags)
-        };
-        to_len(ret)
     }
 
     /// Offers the peer the whole receive buffer from the next acknowledgment on, instead of
@@ -684,9 +702,13 @@ impl Socket {
         });
     }
 
-    /// Returns how many octets TCP now puts into a full segment (EMSS in RFC 5044). Context: any.
+    /// Returns how many octets TCP now puts into a full segment (EMSS in RFC 5044); with TLS, how
+    /// many a record has at most. Context: any.
     #[inline]
     pub fn emss(&self) -> u32 {
+        if self.is_secure() {
+            return RECORD_MAX;
+        }
         read!(self, mss_cache)
     }
 
@@ -729,36 +751,28 @@ impl Socket {
     /// hook's `state_change`. Context: process.
     ///
     /// Returns false if TCP has no memory for the FIN. `tcp_send_fin()` sends none then, now or
-    /// later, although the state becomes that of a connection with a FIN.
+    /// later, although the state becomes that of a connection with a FIN. Does so too if this end
+    /// cannot say that the stream is complete: with TLS the closure alert goes before the FIN.
     pub fn shutdown_write(&self) -> bool {
-        // SAFETY: `send_fin` requires a valid TCP socket that is locked: `locked` gives one.
-        self.locked(|sk| unsafe { self.send_fin(sk) })
+        match self.layer() {
+            Layer::Tcp(tcp) => tcp.shutdown_write(),
+            Layer::Tls(tls) => tls.try_shutdown_write().unwrap_or(false),
+            Layer::Lent => false,
+        }
     }
 
     /// Sends a FIN as [`Socket::shutdown_write`] does.
     ///
     /// # Errors
     ///
-    /// `EBUSY` if another thread owns the socket.
+    /// `EBUSY` if another thread owns the socket; with TLS also as long as TCP has no room for all
+    /// records and the closure alert.
     pub fn try_shutdown_write(&self) -> Result<bool> {
-        // SAFETY: `send_fin` requires a valid TCP socket that is locked: `try_locked` gives one.
-        self.try_locked(|sk| unsafe { self.send_fin(sk) })
-    }
-
-    /// # Safety
-    ///
-    /// `sk` must be this socket, and the caller must own it.
-    unsafe fn send_fin(&self, sk: *mut bindings::sock) -> bool {
-        // After all that was sent or waits to be sent; a FIN counts.
-        let before = read!(self, write_seq);
-        let sends_fin = matches!(
-            self.state(),
-            TcpState::Established | TcpState::SynReceived | TcpState::CloseWait
-        );
-        // SAFETY: The helper requires a valid TCP socket that is locked, which the caller
-        // guarantees.
-        unsafe { riwarp_helper_sk_shutdown_write(sk) };
-        !sends_fin || read!(self, write_seq) != before
+        match self.layer() {
+            Layer::Tcp(tcp) => tcp.try_shutdown_write(),
+            Layer::Tls(tls) => tls.try_shutdown_write(),
+            Layer::Lent => Ok(false),
+        }
     }
 
     /// Resets the connection, and drops what it has received and what it has not sent;
@@ -769,9 +783,10 @@ impl Socket {
     ///
     /// `EBUSY` if another thread owns the socket.
     pub fn try_abort(&self) -> Result {
-        let error = ECONNABORTED.to_errno().wrapping_neg();
-        // SAFETY: The helper requires a valid TCP socket that is locked: `try_locked` gives one.
-        self.try_locked(|sk| unsafe { riwarp_helper_sk_abort(sk, error) })
+        match self.layer() {
+            Layer::Tcp(tcp) => tcp.try_abort(),
+            Layer::Tls(_) | Layer::Lent => self.abort_above_tcp(ECONNABORTED, false),
+        }
     }
 
     /// Returns the current state of the connection. Context: any.
@@ -785,7 +800,11 @@ impl Socket {
         // SAFETY: The field lies inside the allocation: `self` has a valid socket.
         let error = unsafe { &raw const (*self.sk()).sk_err };
         // SAFETY: A field of a valid socket, read once; it may change at any time.
-        unsafe { error.read_volatile() }
+        match unsafe { error.read_volatile() } {
+            // A read above TCP takes the error away.
+            0 => self.tls.as_ref().map_or(0, |tls| tls.error()),
+            error => error,
+        }
     }
 
     /// Returns the address family of the socket.
@@ -806,19 +825,19 @@ impl Socket {
         NetId(unsafe { riwarp_helper_sk_net(self.sk()) }.addr())
     }
 
-    /// Calls `f` with the receive queue, with the socket locked. Context: process.
+    /// Calls `f` with the receive queue, with the socket locked; with TLS, with what was decrypted.
+    /// Context: process.
     pub fn with_inbound<R>(&self, f: impl FnOnce(&mut Inbound<'_>) -> R) -> R {
-        self.locked(|sk| {
-            // SAFETY: `of_owner` requires a valid TCP socket that the caller owns while the view
-            // lives: `locked` gives one, owned until this returns.
-            let mut inbound = unsafe { Inbound::of_owner(sk) };
-            f(&mut inbound)
-        })
+        match self.layer() {
+            Layer::Tcp(tcp) => tcp.with_inbound(f),
+            Layer::Tls(tls) => tls.with_inbound(f),
+            Layer::Lent => self.with_nothing(f),
+        }
     }
 
     /// Calls `f` with the receive queue, as TCP calls [`super::SocketEvents::data_ready`] in
-    /// softirq. [`None`] if a thread owns the socket, or it listens; waits only for other
-    /// processors that hold its spin lock.
+    /// softirq. [`None`] if a thread owns the socket, it listens, or it has TLS, which needs to
+    /// sleep; waits only for other processors that hold its spin lock.
     ///
     /// Context: process with bottom halves off; no lock held that such callbacks take.
     pub fn with_unowned_inbound<R>(
@@ -826,16 +845,10 @@ impl Socket {
         off: BhOff<'_>,
         f: impl FnOnce(&mut Inbound<'_>) -> R,
     ) -> Option<R> {
-        if self.is_listener() {
-            return None;
+        match self.layer() {
+            Layer::Tcp(tcp) => tcp.with_unowned_inbound(off, f),
+            Layer::Tls(_) | Layer::Lent => None,
         }
-        self.with_unowned(off, |sk| {
-            // SAFETY: `new` requires a valid TCP socket that is locked as said while the view
-            // lives: `with_unowned` gives one without an owner, whose spin lock is held until this
-            // returns.
-            let mut inbound = unsafe { Inbound::new(sk, SockLock::Softirq) };
-            f(&mut inbound)
-        })
     }
 
     /// Calls `f` as [`Socket::with_inbound`] does.
@@ -844,12 +857,18 @@ impl Socket {
     ///
     /// `EBUSY` if another thread owns the socket; then `f` was not called.
     pub fn try_with_inbound<R>(&self, f: impl FnOnce(&mut Inbound<'_>) -> R) -> Result<R> {
-        self.try_locked(|sk| {
-            // SAFETY: `of_owner` requires a valid TCP socket that the caller owns while the view
-            // lives: `try_locked` gives one, owned until this returns.
-            let mut inbound = unsafe { Inbound::of_owner(sk) };
-            f(&mut inbound)
-        })
+        match self.layer() {
+            Layer::Tcp(tcp) => tcp.try_with_inbound(f),
+            Layer::Tls(tls) => tls.try_with_inbound(f),
+            Layer::Lent => Ok(self.with_nothing(f)),
+        }
+    }
+
+    /// Calls `f` with an empty queue.
+    fn with_nothing<R>(&self, f: impl FnOnce(&mut Inbound<'_>) -> R) -> R {
+        // SAFETY: `Inbound::new` requires a valid TCP socket; `Unlocked` says that it is not
+        // locked.
+        f(&mut unsafe { Inbound::new(self.sk(), SockLock::Unlocked) })
     }
 
     /// Calls `f` with the valid TCP socket, whose spin lock is held meanwhile and which has no
@@ -911,6 +930,10 @@ impl Socket {
         ret
     }
 
+    pub(super) fn raw(&self) -> *mut bindings::socket {
+        self.raw.as_ptr()
+    }
+
     #[inline]
     pub(super) fn sk(&self) -> *mut bindings::sock {
         // SAFETY: `sk_of` requires a valid socket with a `struct sock`: by the type invariant it is
@@ -928,8 +951,11 @@ impl Socket {
         self.listener
     }
 
+    /// Returns the callbacks below this module's: TCP's, or with TLS those of TLS.
     pub(super) fn callbacks(&self) -> Callbacks {
-        self.callbacks
+        self.tls
+            .as_ref()
+            .map_or(self.callbacks, |tls| tls.callbacks())
     }
 }
 
@@ -959,6 +985,9 @@ impl Drop for Socket {
                 unsafe { riwarp_helper_put_net(net) };
             }
         }
+        if self.file {
+            return self.close_file();
+        }
         // SAFETY: `sock_release()` requires a valid socket that is no longer used: by the type
         // invariant this value owns it, and a [`super::Hooked`] unhooks it before dropping it.
         unsafe { bindings::sock_release(self.raw.as_ptr()) };
@@ -972,19 +1001,6 @@ impl Drop for Socket {
 unsafe fn sk_of(raw: NonNull<bindings::socket>) -> *mut bindings::sock {
     // SAFETY: A field of `raw`, which the caller guarantees to be a valid socket.
     unsafe { (*raw.as_ptr()).sk }.cast()
-}
-
-/// Sends a copy of the octets; returns their number or a negative error number.
-///
-/// # Safety
-///
-/// `sk` must be a valid TCP socket that the caller owns.
-unsafe fn send_copy(sk: *mut bindings::sock, buf: &[u8]) -> c_int {
-    // CAST: The flags are small.
-    let flags = DONTWAIT as c_int;
-    // SAFETY: The helper requires a valid TCP socket that is locked, which the caller guarantees,
-    // and readable memory: it is that of `buf`.
-    unsafe { riwarp_helper_sk_send_copy(sk, buf.as_ptr().cast(), buf.len(), flags) }
 }
 
 /// Converts a return value that is a length or a negative error number.

@@ -446,6 +446,8 @@ mod hooks {
             self.octets.add(octets as u32, Relaxed);
         }
 
+        fn readable(self: ArcBorrow<'_, Self>) {}
+
         fn write_space(self: ArcBorrow<'_, Self>) {
             self.rooms.add(1, Relaxed);
         }
@@ -545,6 +547,8 @@ mod hooks {
                 Err(error) => self.refused.add(u32::from(error == EBUSY), Relaxed),
             }
         }
+
+        fn readable(self: ArcBorrow<'_, Self>) {}
 
         fn write_space(self: ArcBorrow<'_, Self>) {}
 

@@ -424,6 +424,21 @@ impl SocketEvents for StreamCallbacks {
         }
     }
 
+    fn readable(self: ArcBorrow<'_, Self>) {
+        let Some(conn) = self.conn.as_ref() else {
+            return;
+        };
+        match conn.route() {
+            // A step reads or discards it.
+            Route::StartUp | Route::Attach | Route::Nobody => conn.kick(),
+            Route::Qp => {
+                if let Some(qp) = conn.qp.as_ref().and_then(BhRevocable::try_access) {
+                    qp.enqueue_rx();
+                }
+            }
+        }
+    }
+
     fn write_space(self: ArcBorrow<'_, Self>) {
         let Some(conn) = self.conn.as_ref() else {
             return;

@@ -279,6 +279,8 @@ impl SocketEvents for ListenSocket {
         Arc::from(self).kick();
     }
 
+    fn readable(self: ArcBorrow<'_, Self>) {}
+
     fn write_space(self: ArcBorrow<'_, Self>) {}
 
     fn state_change(self: ArcBorrow<'_, Self>) {}

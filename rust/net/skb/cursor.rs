@@ -31,7 +31,8 @@ extern "C" {
 /// tree of fragment lists, `depth` lists deep; `up` is the member of the list of `skb` that has
 /// `piece` in its own tree, if `depth` is 2 or more; `part` is 0 for its linear part, or the number
 /// of a fragment plus 1, the last one of those that were joined. `from` and `left` are the address
-/// and length of the rest of that part; `from` is null if the CPU cannot read it.
+/// and length of the rest of that part; `from` is null if the CPU cannot read it. In a view of
+/// memory, which is one part, `skb` is null.
 #[derive(Clone, Copy)]
 pub(super) struct Cursor {
     /// The position, from the read position.
@@ -53,6 +54,10 @@ impl Cursor {
     ///
     /// The receive queue of `inbound` must not change while the result is used.
     pub(super) unsafe fn first(inbound: &Inbound<'_>) -> Option<Self> {
+        if let Some(memory) = inbound.memory() {
+            // INVARIANT: All of the memory is left.
+            return Some(Self::of_memory(memory, inbound.available));
+        }
         // SAFETY: `aside_of` and `queue_of` require a valid socket: by the invariants of `Inbound`
         // it is.
         let skb = unsafe {
@@ -76,6 +81,21 @@ impl Cursor {
         // SAFETY: `next_skb` requires a cursor into the queue of `inbound`: the head of the queue
         // is one.
         unsafe { cursor.next_skb(inbound) }.then_some(cursor)
+    }
+
+    /// Returns the cursor of position 0 of a view of memory.
+    #[cold]
+    fn of_memory(memory: *const u8, len: u32) -> Self {
+        Self {
+            pos: 0,
+            left: len,
+            from: memory,
+            skb: ptr::null_mut(),
+            piece: ptr::null_mut(),
+            up: ptr::null_mut(),
+            depth: 0,
+            part: 0,
+        }
     }
 
     /// Returns the memory at the cursor: its address, and its length, at least 1. `None` at the end
@@ -160,6 +180,9 @@ impl Cursor {
     ///
     /// As for [`Cursor::run`].
     unsafe fn next_part(&mut self, inbound: &Inbound<'_>) -> bool {
+        if self.skb.is_null() {
+            return false;
+        }
         // SAFETY: `skb_shinfo()` requires a valid socket buffer: by the type invariant `piece` is
         // `skb` or in its tree, and the caller guarantees that `skb` is a member of a queue that
         // has not changed.

@@ -2,8 +2,11 @@
 
 //! Sending batches to TCP.
 
+use super::Layer;
 use super::Socket;
+use super::Tcp;
 use crate::bindings;
+use crate::compat::ENOTCONN;
 use crate::mm::noio::without_io;
 use crate::net::TxBatch;
 use crate::sync::BhOff;
@@ -20,23 +23,21 @@ pub enum SendHint {
 
 impl Socket {
     /// Sends the octets of a batch without copying; removes those that TCP accepts from the batch
-    /// and returns their number. Context: process.
+    /// and returns their number. With TLS they are encrypted into memory of its own. Context:
+    /// process.
     ///
     /// # Errors
     ///
     /// `EAGAIN` if TCP accepts none now (`write_space` follows), `EPIPE`, or the error of the
-    /// connection.
+    /// connection; `EBUSY` with TLS if a signal interrupts it, `ENOTCONN` between a handshake and
+    /// TLS.
     #[inline]
     pub fn send_batch(&self, batch: &mut TxBatch, more: SendHint) -> Result<usize> {
-        // Calls TCP directly: the layers above it (security modules, the address family) do not
-        // apply to kernel sockets.
-        // TCP charges a process's cgroup, which may have to reclaim memory. Work items, which may
-        // be what a disk waits for, wait for the owner of the socket.
-        without_io(|| {
-            // SAFETY: `send_locked` requires a valid TCP socket that the caller owns: `locked`
-            // gives one, owned during the call.
-            self.locked(|sk| unsafe { send_locked(sk, batch, more) })
-        })
+        match self.layer() {
+            Layer::Tcp(tcp) => tcp.send_batch(batch, more),
+            Layer::Tls(tls) => tls.send_batch(batch),
+            Layer::Lent => Err(ENOTCONN),
+        }
     }
 
     /// Sends as [`Socket::send_batch`] does, but never sleeps: waits only for other processors that
@@ -48,7 +49,8 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// `EBUSY` if a thread owns the socket. Otherwise those of `send_batch`.
+    /// `EBUSY` if a thread owns the socket, or it has TLS, which needs to sleep. Otherwise those of
+    /// `send_batch`.
     #[inline]
     pub fn try_send_batch(
         &self,
@@ -56,10 +58,38 @@ impl Socket {
         more: SendHint,
         off: BhOff<'_>,
     ) -> Result<usize> {
+        match self.layer() {
+            Layer::Tcp(tcp) => tcp.try_send_batch(batch, more, off),
+            Layer::Tls(_) => Err(EBUSY),
+            Layer::Lent => Err(ENOTCONN),
+        }
+    }
+}
+
+impl Tcp<'_> {
+    /// Does [`Socket::send_batch`].
+    #[inline]
+    fn send_batch(self, batch: &mut TxBatch, more: SendHint) -> Result<usize> {
+        let socket = self.socket();
+        // Calls TCP directly: the layers above it (security modules, the address family) do not
+        // apply to kernel sockets.
+        // TCP charges a process's cgroup, which may have to reclaim memory. Work items, which may
+        // be what a disk waits for, wait for the owner of the socket.
+        without_io(|| {
+            // SAFETY: `send_locked` requires a valid TCP socket that the caller owns: `locked`
+            // gives one, owned during the call.
+            socket.locked(|sk| unsafe { send_locked(sk, batch, more) })
+        })
+    }
+
+    /// Does [`Socket::try_send_batch`].
+    #[inline]
+    fn try_send_batch(self, batch: &mut TxBatch, more: SendHint, off: BhOff<'_>) -> Result<usize> {
+        let socket = self.socket();
         // SAFETY: `send_locked` requires a valid TCP socket without an owner whose spin lock is
         // held: `with_unowned` gives one.
-        self.with_unowned(off, |sk| unsafe { send_locked(sk, batch, more) })
-            .unwrap_or(Err(EBUSY))
+        let sent = socket.with_unowned(off, |sk| unsafe { send_locked(sk, batch, more) });
+        sent.unwrap_or(Err(EBUSY))
     }
 }
 

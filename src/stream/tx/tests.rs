@@ -295,6 +295,8 @@ mod tx {
             self.next.store(next, Relaxed);
         }
 
+        fn readable(self: ArcBorrow<'_, Self>) {}
+
         fn write_space(self: ArcBorrow<'_, Self>) {}
 
         fn state_change(self: ArcBorrow<'_, Self>) {}
@@ -341,6 +343,8 @@ mod tx {
                 self.qp.kick();
             }
         }
+
+        fn readable(self: ArcBorrow<'_, Self>) {}
 
         fn write_space(self: ArcBorrow<'_, Self>) {}
 
