@@ -67,7 +67,8 @@ use crate::{
             MAX_DEPTH, //
         },
         stats::Stats,
-        strict::Strictness, //
+        strict::Strictness,
+        tls::TlsSettings, //
     }, //
 };
 
@@ -80,6 +81,7 @@ pub(crate) mod refs;
 pub(crate) mod settings;
 pub(crate) mod stats;
 pub(crate) mod strict;
+pub(crate) mod tls;
 
 /// The number of the only port.
 pub(crate) const PORT: u32 = 1;
@@ -394,6 +396,8 @@ pub(crate) struct Device {
     pub(crate) injector: Injector,
     #[pin]
     pub(crate) strict: Strictness,
+    #[pin]
+    pub(crate) tls: TlsSettings,
     pub(crate) stats: Stats,
     guid: Guid,
     link: DeviceLink,
@@ -435,6 +439,7 @@ impl Device {
                 settings: parts.settings,
                 injector <- Injector::new(),
                 strict <- Strictness::new(),
+                tls <- TlsSettings::new(),
                 stats: Stats::new()?,
                 guid: parts.guid,
                 link: parts.link,

@@ -137,6 +137,9 @@ pub(crate) struct Qp {
     // ORDERING: Relaxed: stored before the transition `Attach`, a full barrier; who sees RTS sees
     // it.
     send_immediate: Atomic<bool>,
+    /// The stream sends and receives in the work items that may wait, and nowhere else: with TLS.
+    // ORDERING: Relaxed: a hint of which item to queue; the socket itself refuses other contexts.
+    in_items: Atomic<bool>,
     /// How long a Send waits for a peer without `rdma_cm`, in milliseconds, or [`FOR_EVER`].
     // ORDERING: Relaxed: stored before the search begins under its lock, and before the transition
     // to RTS.
@@ -247,6 +250,12 @@ impl Qp {
             None => self.shared.device.settings.receive_wait(),
         };
         self.shared.receive_wait.store(millis, Relaxed);
+    }
+
+    /// Returns whether the stream sends and receives in its work items only.
+    #[inline]
+    fn is_in_items(&self) -> bool {
+        self.in_items.load(Relaxed)
     }
 
     /// Returns whether the stream's peer supports Send with Immediate.

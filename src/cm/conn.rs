@@ -142,15 +142,19 @@ use crate::{
     }, //
 };
 
-use self::phase::{
-    Actor,
-    PendingReply, //
+use self::{
+    handshakes::Handshakes,
+    phase::{
+        Actor,
+        PendingReply, //
+    }, //
 };
 
 pub(in crate::cm) mod actor;
 #[cfg(CONFIG_KUNIT = "y")]
 pub(crate) mod bench;
 pub(in crate::cm) mod frames;
+mod handshakes;
 #[cfg(CONFIG_KUNIT = "y")]
 mod held;
 mod initiator;
@@ -161,6 +165,7 @@ pub(in crate::cm) mod phase;
 mod report;
 pub(crate) mod requests;
 pub(in crate::cm) mod responder;
+mod secure;
 pub(in crate::cm) mod steps;
 mod stream;
 #[cfg(CONFIG_KUNIT = "y")]
@@ -467,6 +472,8 @@ pub(crate) struct Cm {
     pub(in crate::cm) qps: Arc<Qps>,
     #[pin]
     conns: Conns,
+    /// TLS handshakes under way.
+    pub(in crate::cm) handshakes: Arc<Handshakes>,
     /// Queue pairs that wait for a connection without `rdma_cm`.
     #[pin]
     pub(crate) oob_waiters: OobWaiters,
@@ -489,6 +496,7 @@ impl Cm {
             try_pin_init!(Self {
                 qps,
                 conns <- Conns::new(),
+                handshakes: Handshakes::new()?,
                 oob_waiters <- OobWaiters::new(ports),
                 device,
             }? Error),

@@ -227,6 +227,12 @@ impl Listener {
         }
         let entry = self.admission.enter(others)?;
         let key = entry.key;
+        let socket = if device.tls.is_on() {
+            // Which the peer's handshake demands, if it begins one.
+            socket.into_file()?
+        } else {
+            socket
+        };
         let responder = Responder::new(config(device, Role::Responder));
         let actor = Actor::awaiting_request(responder, entry)?;
         let conn = Conn::new(self.cm.clone(), socket, actor)?;

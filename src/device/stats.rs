@@ -141,6 +141,8 @@ counters! {
     mpa_rejects = c"mpa_rejects",
     /// Start-ups in which the peer's frame or first message was late.
     mpa_timeouts = c"mpa_timeouts",
+    /// Start-ups that failed because of TLS.
+    tls_refusals = c"tls_refusals",
     /// Incoming connections that were closed because a listener had too many half open.
     backlog_drops = c"backlog_drops",
     /// Incoming connections to the out-of-band port that were closed because no queue pair waited

@@ -45,7 +45,7 @@ impl Qp {
                     Runner::Step => self.transmit_in_step(),
                     // A kernel consumer must not be called back from within its own call
                     // (Documentation/infiniband/core_locking.rst).
-                    Runner::Verb if self.shared.user => self.transmit(),
+                    Runner::Verb if self.shared.user && !self.is_in_items() => self.transmit(),
                     Runner::Verb => self.kick(),
                     Runner::Callback(inbound) => self.answer(inbound),
                 },

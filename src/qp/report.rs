@@ -67,6 +67,9 @@ impl Qp {
             let (local, peer) = conn.connection.socket().addr_pair();
             let ulpdu_max = conn.connection.ulpdu_max();
             out.write_fmt(fmt!(" local={local} peer={peer} ulpdu_max={ulpdu_max}"))?;
+            if let Some(cipher) = conn.connection.socket().cipher() {
+                out.write_fmt(fmt!(" tls={cipher}"))?;
+            }
         }
         if let Some(negotiated) = negotiated {
             out.write_fmt(fmt!(

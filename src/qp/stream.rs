@@ -166,6 +166,8 @@ impl Qp {
         self.shared.inbound_reads.start(params.ird, &self.owner)?;
         conn.socket().charge_to(&self.owner)?;
         conn.socket().open_window();
+        conn.socket().release_netns();
+        let secure = conn.socket().is_secure();
         if let Some(common) = params.features.common {
             conn.set_features(common);
         }
@@ -186,6 +188,7 @@ impl Qp {
         let _drop_outside_lock = self.new_tx.lock().replace(tx);
         let send_immediate = params.extensions == Extensions::SendImmediate;
         self.send_immediate.store(send_immediate, Relaxed);
+        self.in_items.store(secure, Relaxed);
         // With a path the attributes are the consumer's.
         if !self.shared.lifecycle().is_by_path() {
             // Grants all rights; the regions that the peer names restrict them.
@@ -206,7 +209,7 @@ impl Qp {
     /// it may wait for the process's memory cgroup, or for a thread of the process that owns the
     /// socket, and steps must not.
     pub(super) fn transmit_in_step(self: &Arc<Self>) {
-        if self.shared.user {
+        if self.shared.user || self.is_in_items() {
             self.enqueue_tx();
         } else {
             self.transmit();

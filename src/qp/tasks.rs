@@ -230,7 +230,7 @@ impl Qp {
         if self.tx.rearm() {
             return;
         }
-        if cfg!(CONFIG_PREEMPT_RT) {
+        if cfg!(CONFIG_PREEMPT_RT) || self.is_in_items() {
             return self.enqueue_tx();
         }
         let queued = match self.shared.phase() {
@@ -277,6 +277,18 @@ impl Qp {
             | QpPhase::Terminate
             | QpPhase::Gone => {}
         }
+        if self.is_in_items() {
+            self.kick();
+        } else {
+            self.send_in_call();
+        }
+        if self.shared.device.strict.is_on() {
+            self.check_completion_queues();
+        }
+    }
+
+    /// Sends in a doorbell, unless the coalescer delays it.
+    fn send_in_call(self: &Arc<Self>) {
         match self
             .shared
             .coalescer
@@ -292,9 +304,6 @@ impl Qp {
                 self.transmit();
                 self.shared.coalescer.doorbell_done(begin);
             }
-        }
-        if self.shared.device.strict.is_on() {
-            self.check_completion_queues();
         }
     }
 
@@ -417,7 +426,7 @@ impl Qp {
             | QpPhase::Error
             | QpPhase::Gone => false,
         };
-        if self.shared.user && sends {
+        if self.shared.user && sends && !self.is_in_items() {
             // If it is queued already, it will see the new work.
             let queue = &self.shared.device.queues.user;
             let _ = queue.enqueue::<Arc<Self>, TX_USER>(self.clone());
@@ -441,9 +450,10 @@ impl Qp {
     pub(crate) fn enqueue_rx(self: &Arc<Self>) {
         // If it is queued already, it will see the new work.
         let queues = &self.shared.device.queues;
-        let _ = match self.shared.user {
-            true => queues.user.enqueue::<Arc<Self>, RX_USER>(self.clone()),
-            false => queues.tx.enqueue::<Arc<Self>, RX>(self.clone()),
+        let _ = match (self.shared.user, self.is_in_items()) {
+            (true, true) => queues.user_wait.enqueue::<Arc<Self>, RX>(self.clone()),
+            (true, false) => queues.user.enqueue::<Arc<Self>, RX_USER>(self.clone()),
+            (false, _) => queues.tx.enqueue::<Arc<Self>, RX>(self.clone()),
         };
     }
 

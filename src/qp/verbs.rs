@@ -183,6 +183,7 @@ impl Qp {
                     new_tx <- new_spinlock_irq!(None),
                     caps: parts.caps,
                     send_immediate: Atomic::new(false),
+                    in_items: Atomic::new(false),
                     retry_timeout: Atomic::new(0),
                     last_wqe_raised: Atomic::new(false),
                     flush_pause: Atomic::new(FLUSH_PERIOD),
@@ -380,6 +381,7 @@ impl Qp {
         };
         self.carry_out(after, Runner::Any);
         self.send_immediate.store(false, Relaxed);
+        self.in_items.store(false, Relaxed);
         self.shared.peer_terminate.store(0, Relaxed);
         self.shared.ending.store(0, Relaxed);
         self.last_wqe_raised.store(false, Relaxed);

@@ -45,8 +45,10 @@ use kernel_ext::{
     compat::{
         ECONNRESET,
         EHOSTUNREACH,
+        EKEYEXPIRED,
         ENETDOWN,
-        ENETUNREACH, //
+        ENETUNREACH,
+        EPROTO, //
     },
     net::Socket,
     workqueue::{
@@ -75,6 +77,8 @@ pub(crate) enum Loss {
     Cut,
     /// The peer did not take what it was owed within the time limit.
     Stuck,
+    /// A FIN came without the closure alert of TLS (RFC 8446, section 6.1).
+    Unclosed,
     /// TCP ended the connection, with this error number; 0 if the error was reported elsewhere.
     Tcp(u8),
 }
@@ -87,6 +91,7 @@ impl Loss {
             Self::Cut => [1, 0],
             Self::Stuck => [2, 0],
             Self::Tcp(error) => [3, error],
+            Self::Unclosed => [4, 0],
         }
     }
 
@@ -96,6 +101,7 @@ impl Loss {
             [1, _] => Self::Cut,
             [2, _] => Self::Stuck,
             [3, error] => Self::Tcp(error),
+            [4, _] => Self::Unclosed,
             _ => Self::Here,
         }
     }
@@ -104,7 +110,7 @@ impl Loss {
     pub(super) fn is_usual(self) -> bool {
         match self {
             Self::Here => true,
-            Self::Cut | Self::Stuck => false,
+            Self::Cut | Self::Stuck | Self::Unclosed => false,
             Self::Tcp(error) => matches!(Self::error(error), None | Some(ECONNRESET | EPIPE)),
         }
     }
@@ -115,10 +121,14 @@ impl Loss {
             Self::Here => "closed by this end",
             Self::Cut => "the peer closed it inside a message",
             Self::Stuck => "the peer took nothing for too long",
+            Self::Unclosed => "it was closed without the closure alert of TLS",
             Self::Tcp(error) => match Self::error(error) {
                 None | Some(ECONNRESET | EPIPE) => "reset by the peer",
                 Some(ETIMEDOUT) => "the peer does not answer",
                 Some(EHOSTUNREACH | ENETUNREACH | ENETDOWN) => "the peer cannot be reached",
+                Some(EBADMSG) => "a TLS record was not the peer's",
+                Some(EPROTO) => "the peer has sent a TLS alert, or what TLS does not have there",
+                Some(EKEYEXPIRED) => "the keys of TLS have to be changed, which is not supported",
                 Some(_) => "TCP gave it up",
             },
         }
@@ -205,6 +215,12 @@ impl StreamConnection {
     pub(crate) fn set_features(&self, common: Features) {
         // ORDERING: whatever lets the transmit task send comes later and orders this before it.
         let Features { ulpdu_max, marked } = common;
+        // With TLS no FPDU is longer than a record.
+        let ulpdu_max = if self.socket.is_secure() {
+            0
+        } else {
+            ulpdu_max
+        };
         let raw = u32::from(marked.bits()) << 16 | u32::from(ulpdu_max);
         self.features.store(raw, Relaxed);
     }

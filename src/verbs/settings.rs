@@ -103,6 +103,32 @@ pub(super) const FILES: &[Setting<RdmaDevice>] = &[
         }),
     },
     Setting {
+        name: c"tls",
+        show: |device, out| out.write_str(device.tls.mode()),
+        store: Some(|device, text| device.tls.set_mode(text)),
+    },
+    Setting {
+        name: c"tls_accept",
+        show: |device, out| out.write_str(device.tls.accept()),
+        store: Some(|device, text| device.tls.set_accept(text)),
+    },
+    Setting {
+        name: c"tls_keyring",
+        show: |device, out| write!(out, "{}", device.tls.keyring()),
+        store: Some(|device, text| {
+            let serial = text.parse().map_err(|_| EINVAL)?;
+            device.tls.set_keyring(serial)
+        }),
+    },
+    Setting {
+        name: c"tls_key",
+        show: |device, out| write!(out, "{}", device.tls.key()),
+        store: Some(|device, text| {
+            let serial = text.parse().map_err(|_| EINVAL)?;
+            device.tls.set_key(serial)
+        }),
+    },
+    Setting {
         name: c"port_offset",
         show: |device, out| write!(out, "{}", device.settings.port_offset()),
         store: Some(|device, text| {

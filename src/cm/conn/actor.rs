@@ -115,9 +115,12 @@ impl Conn {
 
     fn advance(self: &Arc<Self>, actor: &mut Actor, phase: ConnPhase) -> NextStep {
         match phase {
-            ConnPhase::Connecting { initiator, request } => {
-                self.connecting(actor, initiator, request)
-            }
+            ConnPhase::Connecting {
+                initiator,
+                request,
+                tls,
+            } => self.connecting(actor, initiator, request, tls),
+            ConnPhase::Securing(securing) => self.securing(actor, securing),
             ConnPhase::Requesting {
                 initiator,
                 out,

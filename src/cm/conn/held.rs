@@ -116,7 +116,7 @@ mod held {
             let request = initiator.request(&[]).map_err(|_| EINVAL)?;
             let request = KBox::new(request, GFP_KERNEL)?;
             let conn = started.0.clone();
-            conn.with_actor(|actor| actor.begin_connecting(None, initiator, request));
+            conn.with_actor(|actor| actor.begin_connecting(None, initiator, request, None));
             conn.kick();
             Ok(Self {
                 started: Some(started),

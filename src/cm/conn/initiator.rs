@@ -37,9 +37,13 @@ use kernel_ext::{
         ECONNRESET,
         EHOSTUNREACH,
         ENETUNREACH,
+        EOPNOTSUPP,
         EPROTO, //
     },
-    net::TcpState,
+    net::{
+        PskKeys,
+        TcpState, //
+    },
     rdma::iw_cm::{
         CmId,
         ConnectReply, //
@@ -74,12 +78,15 @@ use crate::{
     stream::connection::StreamParams, //
 };
 
+/// To send the Request and receive the Reply (MPA-8), in milliseconds.
+pub(super) const REPLY_MS: u32 = 10_000;
+
 /// Time limits of the phases, in milliseconds.
 mod limit {
     /// For TCP to connect.
     pub(in crate::cm) const CONNECT: u32 = 10_000;
     /// To send the Request and receive the Reply (MPA-8).
-    pub(in crate::cm) const REPLY: u32 = 10_000;
+    pub(in crate::cm) const REPLY: u32 = super::REPLY_MS;
     /// For a peer that does not signal readiness to start reading the stream. As the Responder, siw
     /// starts only after it has sent its Reply, and never reads what arrived before.
     pub(in crate::cm) const SETTLING: u32 = 5;
@@ -92,9 +99,14 @@ impl Actor {
         id: Option<CmId>,
         initiator: Initiator,
         request: KBox<Frame>,
+        tls: Option<PskKeys>,
     ) {
         self.id = id;
-        self.phase = ConnPhase::Connecting { initiator, request };
+        self.phase = ConnPhase::Connecting {
+            initiator,
+            request,
+            tls,
+        };
         self.limit(limit::CONNECT);
     }
 }
@@ -105,6 +117,7 @@ impl Conn {
         actor: &mut Actor,
         initiator: Initiator,
         request: KBox<Frame>,
+        tls: Option<PskKeys>,
     ) -> NextStep {
         if self.is_stopped() {
             return self.fail(actor, ECONNRESET);
@@ -114,14 +127,23 @@ impl Conn {
                 if actor.is_overdue() {
                     return self.fail(actor, ETIMEDOUT);
                 }
-                NextStep::Wait(ConnPhase::Connecting { initiator, request })
+                NextStep::Wait(ConnPhase::Connecting {
+                    initiator,
+                    request,
+                    tls,
+                })
             }
-            TcpState::Established | TcpState::CloseWait => match Inbox::new() {
-                Ok(_) if !self.may_send_request() => self.fail(actor, ECONNRESET),
-                Ok(_) if actor.id.is_none() && self.leads_to_itself() => {
+            TcpState::Established | TcpState::CloseWait => match (Inbox::new(), tls) {
+                (Ok(_), _) if !self.may_send_request() => self.fail(actor, ECONNRESET),
+                // Its octets would go through TCP in the clear.
+                (Ok(_), Some(_)) if actor.id.is_none() && self.leads_to_itself() => {
+                    self.fail(actor, EOPNOTSUPP)
+                }
+                (Ok(_), None) if actor.id.is_none() && self.leads_to_itself() => {
                     self.join_itself(actor, &initiator)
                 }
-                Ok(inbox) => {
+                (Ok(_), Some(keys)) => self.begin_tls(actor, keys, initiator, request),
+                (Ok(inbox), None) => {
                     actor.limit(limit::REPLY);
                     NextStep::Again(ConnPhase::Requesting {
                         initiator,
@@ -129,7 +151,7 @@ impl Conn {
                         inbox,
                     })
                 }
-                Err(error) => self.fail(actor, error),
+                (Err(error), _) => self.fail(actor, error),
             },
             TcpState::FinWait1
             | TcpState::FinWait2

@@ -16,7 +16,8 @@
 //!      +------------+-------------+-> Released <----+---------+-- Lingering +
 //! ```
 //!
-//! `Attaching` comes before `Open` or before `Replying` with an accept, `Ending` before `Released`.
+//! With TLS, `Securing` comes between `Connecting` and `Requesting`, and between two times of
+//! `Waiting`. `Attaching` comes before `Open` or before `Replying` with an accept, `Ending` before `Released`.
 //! `Settling` may come between `Requesting` and `Open`. Without a connection manager, `Expecting`
 //! comes between `Replying` and `Open`, and `Asked` is skipped.
 //!
@@ -49,6 +50,7 @@ use kernel::{
 };
 use kernel_ext::{
     compat::as_millis_ceil,
+    net::PskKeys,
     rdma::iw_cm::CmId, //
 };
 
@@ -62,9 +64,12 @@ use crate::{
     stream::connection::StreamParams, //
 };
 
-use super::frames::{
-    Inbox,
-    Outbox, //
+use super::{
+    frames::{
+        Inbox,
+        Outbox, //
+    },
+    handshakes::Securing, //
 };
 
 /// State that only the steps of a connection touch.
@@ -108,7 +113,11 @@ pub(in crate::cm) enum ConnPhase {
     Connecting {
         initiator: Initiator,
         request: KBox<Frame>,
+        /// With these a TLS handshake follows.
+        tls: Option<PskKeys>,
     },
+    /// Either: a TLS handshake is under way.
+    Securing(Securing),
     /// Initiator: sends the Request and awaits the Reply.
     Requesting {
         initiator: Initiator,
@@ -282,7 +291,7 @@ impl Actor {
 }
 
 /// How long a peer may take to send its Request, in milliseconds (MPA-8).
-const REQUEST_MS: u32 = 5_000;
+pub(super) const REQUEST_MS: u32 = 5_000;
 /// The first and the longest pause before a step tries again to get what another thread has, in
 /// milliseconds.
 pub(super) const PAUSE: u32 = 1;

@@ -45,6 +45,7 @@ impl Conn {
 pub(super) fn phase_name(phase: &ConnPhase) -> &'static str {
     match phase {
         ConnPhase::Connecting { .. } => "connecting",
+        ConnPhase::Securing(_) => "securing",
         ConnPhase::Requesting { .. } => "requesting",
         ConnPhase::Settling { .. } => "settling",
         ConnPhase::Waiting { .. } => "waiting",

@@ -22,7 +22,8 @@ use iwarp::{
         start::{
             Frame,
             RtrKinds, //
-        }, //
+        },
+        Crc, //
     },
     rdmap::Extensions, //
 };
@@ -105,7 +106,12 @@ pub(crate) fn connect(cm: ArcBorrow<'_, Cm>, id: CmId, param: &ConnParam<'_>) ->
         return Err(ENETUNREACH);
     }
     let qp = cm.qps.get(param.qpn).ok_or(EINVAL)?;
+    let tls = cm.device.tls.policy().map(|policy| policy.keys);
     let mut config = config(&cm.device, Role::Initiator);
+    if tls.is_some() {
+        // What authenticates each record is stronger (MPA-15).
+        config.crc = Crc::Off;
+    }
     if !qp.shared.tells_immediate_data() {
         config.extensions = Extensions::Rfc7306;
     }
@@ -113,7 +119,10 @@ pub(crate) fn connect(cm: ArcBorrow<'_, Cm>, id: CmId, param: &ConnParam<'_>) ->
     let request = initiator.request(param.private_data).map_err(|_| EINVAL)?;
     let request = KBox::new(request, GFP_KERNEL)?;
 
-    let socket = Socket::new_tcp(&cm.device.net()?, local.family())?;
+    let mut socket = Socket::new_tcp(&cm.device.net()?, local.family())?;
+    if tls.is_some() {
+        socket = socket.into_file()?;
+    }
     if let Some(tos) = id.tos() {
         socket.set_tos(tos);
     }
@@ -131,7 +140,7 @@ pub(crate) fn connect(cm: ArcBorrow<'_, Cm>, id: CmId, param: &ConnParam<'_>) ->
             (result, _) => result,
         };
         conn.begin(actor, qp, bound, connect, |actor| {
-            actor.begin_connecting(Some(id), initiator, request)
+            actor.begin_connecting(Some(id), initiator, request, tls)
         })
     })
 }

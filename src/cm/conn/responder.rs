@@ -77,6 +77,7 @@ use super::{
         PendingReply,
         Question, //
     },
+    secure::FirstOctet,
     steps::READY_MS,
     Conn, //
 };
@@ -104,6 +105,21 @@ impl Conn {
         if self.is_stopped() || !entry.admission.is_open() {
             return self.reset(actor);
         }
+        let first = match inbox.octets() {
+            [] => self.first_octet(),
+            _ => FirstOctet::Go,
+        };
+        match first {
+            // What has not arrived is waited for below.
+            FirstOctet::Go | FirstOctet::Nothing => {}
+            FirstOctet::Hello(keys) => {
+                return self.accept_tls(actor, keys, responder, (inbox, entry));
+            }
+            FirstOctet::Refused => {
+                self.refuse_tls("it begins without TLS");
+                return self.reset(actor);
+            }
+        }
         loop {
             let wanted = match responder.handle_request(inbox.octets()) {
                 Ok(Progress::NeedMore(wanted)) => wanted,
@@ -121,7 +137,12 @@ impl Conn {
                     return self.reset(actor);
                 }
             };
-            match inbox.fill(&self.socket, wanted) {
+            let filled = match first {
+                // The first octet is looked at before it is read.
+                FirstOctet::Nothing => Ok(Readable::Nothing),
+                _ => inbox.fill(&self.socket, wanted),
+            };
+            match filled {
                 Ok(Readable::Octets) => {}
                 Ok(Readable::Nothing) => {
                     if actor.is_overdue() {

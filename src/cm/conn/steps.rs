@@ -135,7 +135,8 @@ impl Conn {
         self.log_start_up(what);
     }
 
-    fn log_start_up(&self, why: &str) {
+    /// Logs why a connection does not start.
+    pub(super) fn log_start_up(&self, why: &str) {
         self.trace_refused(why);
         let (local, peer) = self.socket.addr_pair();
         self.device()

@@ -130,11 +130,16 @@ enum CloseState {
     Cut,
     /// The FIN has not come.
     Going,
+    /// The FIN has come after a complete message, but without the closure alert of TLS.
+    Unclosed,
     /// Received data waits for memory; a step follows once it was taken.
     Waiting,
     /// The FIN has come after a complete message.
     Whole,
 }
+
+/// How often what has arrived is discarded at a time.
+const DISCARDS: u32 = 16;
 
 /// Time limits of the phases, in milliseconds.
 mod limit {
@@ -199,6 +204,7 @@ impl Conn {
                 actor.come_back();
             }
         }
+        self.socket.release_netns();
         match self.socket.state() {
             // With TCP Fast Open the stream may be open before the handshake has ended.
             TcpState::SynReceived | TcpState::Established => NextStep::Wait(ConnPhase::Open(open)),
@@ -211,6 +217,9 @@ impl Conn {
                     NextStep::Wait(ConnPhase::Open(open))
                 }
                 Ok(CloseState::Cut) => self.end(actor, Ended::Lost(Loss::Cut), FinalAction::Reset),
+                Ok(CloseState::Unclosed) => {
+                    self.end(actor, Ended::Lost(Loss::Unclosed), FinalAction::Reset)
+                }
                 Ok(CloseState::Whole) => {
                     if self.connection.is_asked(Later::ReportFirstFpdu) {
                         // It came since the check above.
@@ -243,11 +252,21 @@ impl Conn {
     }
 
     /// Sends the FIN that the queue pair requested, after its octets.
-    fn begin_closing(self: &Arc<Self>, actor: &mut Actor, open: Open) -> NextStep {
+    fn begin_closing(self: &Arc<Self>, actor: &mut Actor, mut open: Open) -> NextStep {
         match Closing::begin(self, actor) {
             Ok(closing) => NextStep::Again(ConnPhase::Closing(closing)),
             Err(_) => {
                 actor.come_back();
+                if self.socket.is_secure() {
+                    // The peer decides when TCP has room for the closure alert.
+                    let leaving = open
+                        .leaving
+                        .get_or_insert_with(|| CloseProgress::begin(self, actor));
+                    if leaving.is_stuck(self, actor) {
+                        return self.end(actor, Ended::Lost(Loss::Stuck), FinalAction::Reset);
+                    }
+                    actor.come_back();
+                }
                 NextStep::Wait(ConnPhase::Open(open))
             }
         }
@@ -324,9 +343,12 @@ impl Conn {
                     actor.no_limit();
                     NextStep::Wait(ConnPhase::Closing(closing))
                 }
-                Ok(CloseState::Cut | CloseState::Going | CloseState::Waiting) => {
-                    self.end(actor, Ended::Lost(Loss::Here), FinalAction::Done)
-                }
+                Ok(
+                    CloseState::Cut
+                    | CloseState::Unclosed
+                    | CloseState::Going
+                    | CloseState::Waiting,
+                ) => self.end(actor, Ended::Lost(Loss::Here), FinalAction::Done),
             },
             Some(FinalAction::Reset) if !closing.lacks_fin => {
                 self.end(actor, Ended::Lost(Loss::Stuck), FinalAction::Reset)
@@ -342,6 +364,11 @@ impl Conn {
     ) -> NextStep {
         if is_wanted(&self.wants.kill) {
             return self.reset(actor);
+        }
+        // TCP's callback discards what is not decrypted before.
+        let discarded = self.socket.is_secure().then(|| self.discard_input());
+        if let Some(Err(_)) = discarded {
+            actor.come_back();
         }
         match self.await_fin(actor, &mut closing) {
             None => NextStep::Wait(ConnPhase::Lingering(closing)),
@@ -400,7 +427,20 @@ impl Conn {
         actor: &mut Actor,
         action: FinalAction,
     ) -> NextStep {
+        // With TLS what waits for room in TCP ends in a reset, since the peer decides how fast it
+        // reads.
+        let secure = self.socket.is_secure();
+        let late = secure && (is_wanted(&self.wants.kill) || actor.is_overdue());
+        let action = match action {
+            FinalAction::Fin | FinalAction::LeaveToTcp | FinalAction::Linger if late => {
+                FinalAction::Reset
+            }
+            action => action,
+        };
         self.try_ending(actor, action).unwrap_or_else(|_| {
+            if secure && actor.left().is_none() {
+                actor.limit(limit::DELIVERY);
+            }
             actor.come_back();
             NextStep::Wait(ConnPhase::Ending(action))
         })
@@ -445,8 +485,18 @@ impl Conn {
 
     /// Discards what has arrived.
     fn discard_input(&self) -> Result {
-        self.socket
-            .try_with_inbound(|inbound| inbound.consume(inbound.available()))
+        // With TLS not all of it is decrypted at a time.
+        for _ in 0..DISCARDS {
+            let discarded = self.socket.try_with_inbound(|inbound| {
+                let available = inbound.available();
+                inbound.consume(available);
+                available
+            })?;
+            if discarded == 0 {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Fails a stream that could not be reported, or an accepted connection before its Reply was
@@ -512,13 +562,19 @@ impl Conn {
     fn drain(self: &Arc<Self>) -> Result<CloseState> {
         let qp = self.qp();
         loop {
-            let (before, after, eof, waits) = self.socket.try_with_inbound(|inbound| {
+            let (before, after, eof, cut, waits) = self.socket.try_with_inbound(|inbound| {
                 let before = inbound.available();
                 BhOff::run(|off| self.feed(inbound, off));
                 // Who brings memory in, or finds a receive, needs the socket lock to deliver: if
                 // this says that it waits, the rest has not been taken yet.
                 let waits = qp.as_ref().map_or(RxWaits::Nothing, |qp| qp.rx_waits());
-                (before, inbound.available(), inbound.eof(), waits)
+                (
+                    before,
+                    inbound.available(),
+                    inbound.eof(),
+                    inbound.is_cut(),
+                    waits,
+                )
             })?;
             if let (Some(qp), RxWaits::Receive, true) = (&qp, waits, eof) {
                 qp.limit_receive_wait();
@@ -534,10 +590,10 @@ impl Conn {
                 continue;
             }
             let whole = qp.is_none_or(|qp| qp.is_between_messages());
-            return Ok(if after == 0 && whole {
-                CloseState::Whole
-            } else {
-                CloseState::Cut
+            return Ok(match (after == 0 && whole, cut) {
+                (true, false) => CloseState::Whole,
+                (true, true) => CloseState::Unclosed,
+                (false, _) => CloseState::Cut,
             });
         }
     }

@@ -203,7 +203,7 @@ mod conn {
         let initiator = Initiator::new(config(&rig.bench.device, Role::Initiator), depths);
         let request = initiator.request(&[]).map_err(|_| EINVAL)?;
         let request = KBox::new(request, GFP_KERNEL)?;
-        let begin = |actor: &mut Actor| actor.begin_connecting(None, initiator, request);
+        let begin = |actor: &mut Actor| actor.begin_connecting(None, initiator, request, None);
         begin(&mut rig.conn.actor.lock());
         rig.conn.kick();
         // Key, flags, revision and length, and the four octets of RFC 6581.

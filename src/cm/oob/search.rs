@@ -34,7 +34,8 @@ use iwarp::{
         start::{
             Revision,
             RtrKinds, //
-        }, //
+        },
+        Crc, //
     },
     oob::{
         retry_timeout,
@@ -347,12 +348,19 @@ impl OobSearch {
 /// * `EADDRNOTAVAIL` and others of TCP.
 fn connect_oob(search: &Arc<OobSearch>, qp: &Arc<Qp>, oob: &OobConnect) -> Result {
     let cm = search.cm();
-    let config = for_oob(config(&cm.device, Role::Initiator));
+    let tls = cm.device.tls.policy().map(|policy| policy.keys);
+    let mut config = for_oob(config(&cm.device, Role::Initiator));
+    if tls.is_some() {
+        config.crc = Crc::Off;
+    }
     let initiator = Initiator::new(config, oob.depths);
     let request = initiator.request(&oob.announcement.encode());
     let request = KBox::new(request.map_err(|_| EINVAL)?, GFP_KERNEL)?;
 
-    let socket = Socket::new_tcp(&cm.device.net()?, oob.from.family())?;
+    let mut socket = Socket::new_tcp(&cm.device.net()?, oob.from.family())?;
+    if tls.is_some() {
+        socket = socket.into_file()?;
+    }
     match oob.to {
         OobTarget::Peer(_) => socket.bind_without_port(&oob.from)?,
         OobTarget::Itself => socket.bind(&oob.from)?,
@@ -367,7 +375,7 @@ fn connect_oob(search: &Arc<OobSearch>, qp: &Arc<Qp>, oob: &OobConnect) -> Resul
         let bound = search.bind(conn.bound(), oob);
         let connect = |socket: &Socket| socket.connect_nonblock(&to);
         conn.begin(actor, qp.clone(), bound, connect, |actor| {
-            actor.begin_connecting(None, initiator, request)
+            actor.begin_connecting(None, initiator, request, tls)
         })
     })
 }

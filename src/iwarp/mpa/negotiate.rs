@@ -494,6 +494,14 @@ impl Responder {
         self
     }
 
+    /// Returns the same start-up without asking for CRCs, for a stream whose octets are protected
+    /// otherwise (MPA-15). A getter.
+    #[must_use]
+    pub fn without_crc(mut self) -> Self {
+        self.config.crc = Crc::Off;
+        self
+    }
+
     /// Judges what has arrived so far, from the first octet of the Request on.
     ///
     /// # Errors
