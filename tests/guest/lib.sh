@@ -17,7 +17,8 @@
 # siw), TOPOLOGY (netns, self, siw-server, siw-client), LINK (veth or tap: see veth_ends), ONLY (a
 # glob: run only the cases whose name matches), VERBOSE=1 (show every log), STRICT=1 (each device is
 # strict; `finish` prints what was found, docs/strict.md), RULES (for the file `inject` of each device;
-# `finish` prints how often they have hit, docs/inject.md).
+# `finish` prints how often they have hit, docs/inject.md), TLS=1 (each riwarp device demands TLS,
+# docs/tls.md).
 
 for setting in "$@"; do
 	case $setting in *=*) export "${setting?}" ;; esac
@@ -48,6 +49,8 @@ fi
 export SLOW PATH=$GUEST_DIR:$PATH
 # shellcheck source=tests/guest/kcsan.sh
 . "$GUEST_DIR/kcsan.sh"
+# shellcheck source=tests/guest/secure.sh
+. "$GUEST_DIR/secure.sh"
 
 # --- reporting ------------------------------------------------------------------------------------
 
@@ -291,6 +294,7 @@ link_add() {
 		{ echo "device $2 did not become active"; return 1; }
 	[ -z "${STRICT:-}" ] || echo 1 >"/sys/class/infiniband/$2/strict"
 	[ -z "${RULES:-}" ] || echo "$RULES" >"/sys/class/infiniband/$2/inject"
+	[ -z "${TLS:-}" ] || [ "$3" = siw ] || secure_link "$1" "$2"
 }
 
 # link_del NETNS NAME
@@ -470,6 +474,7 @@ setting() { in_ns "$1" sh -c "echo $4 >/sys/class/infiniband/$2/$3"; }
 # ends_down: takes down what ends_up and its parts made; ignores what is gone already.
 ends_down() {
 	local x
+	tlshd_end
 	for x in "${LINKS_MADE[@]}"; do
 		# shellcheck disable=SC2086
 		set -- $x

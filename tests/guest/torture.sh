@@ -143,6 +143,7 @@ device_removed() {
 	within 30 ip netns exec "$NS" rdma link del "$DEV" || die "rdma link del $DEV: $?"
 	nap 0.$((RANDOM % 10))
 	within 30 ip netns exec "$NS" rdma link add "$DEV" type "${TYPES[I]}" netdev "$NET" || die "rdma link add $DEV: $?"
+	[ -z "${TLS:-}" ] || secure_link "$NS" "$DEV"
 }
 
 # The addresses of an interface that was down or too small are added again.
@@ -363,6 +364,7 @@ module_unloaded() {
 	for i in "${!TYPES[@]}"; do
 		in_ns "${A[i]}" rdma link add "${DEV_OF_A[i]}" type "${TYPES[i]}" netdev "${NET_OF_A[i]}" || die "no device again"
 		in_ns "${B[i]}" rdma link add "${DEV_OF_B[i]}" type "${TYPES[i]}" netdev "${NET_OF_B[i]}" || die "no device again"
+		[ -z "${TLS:-}" ] || { secure_link "${A[i]}" "${DEV_OF_A[i]}"; secure_link "${B[i]}" "${DEV_OF_B[i]}"; }
 	done
 	start_all
 }

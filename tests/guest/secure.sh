@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: GPL-2.0
+# shellcheck shell=bash
+#
+# TLS for the guest scripts: keyrings, keys and daemons (docs/tls.md). Sourced by lib.sh.
+
+SECRET='the secret of 32 octets.........'
+# Of each network namespace with a daemon, its process.
+declare -A TLSHD=()
+
+# ring NAME: makes a keyring and prints its number. Possessor and owner may do anything.
+ring() {
+	local ring
+	ring=$(keyctl newring "$1" @u)
+	keyctl setperm "$ring" 0x3f3f0000
+	echo "$ring"
+}
+
+# psk RING IDENTITY SECRET: adds a key and prints its number.
+psk() {
+	local key
+	key=$(printf %s "$3" | keyctl padd psk "$2" "$1")
+	keyctl setperm "$key" 0x3f3f0000
+	echo "$key"
+}
+
+# tlshd_start NETNS RINGS: starts a tlshd that knows these keyrings, in a session of its own.
+tlshd_start() {
+	local log=$TMP/tlshd$1 started=${STARTED:-}
+	printf '[debug]\nloglevel=1\n[authenticate]\nkeyrings=%s\n[authenticate.client]\n[authenticate.server]\n' \
+		"$2" >"$log.conf"
+	start "$1" "$log" keyctl session - tlshd -s -c "$log.conf"
+	TLSHD[$1]=$STARTED STARTED=$started
+	eventually 10 handshakes_have_a_daemon "$1" || { echo "tlshd: $(last_line "$log")"; return 1; }
+}
+
+# handshakes_have_a_daemon NETNS: the kernel has somebody to ask for handshakes there. (Among the
+# sockets of generic netlink, one is in a group.)
+handshakes_have_a_daemon() { in_ns "$1" grep -q -E '^[^ ]+ +16 +[^ ]+ +0*[1-9a-f]' /proc/net/netlink; }
+
+# tlshd_end [NETNS...]: ends the daemons, or these.
+tlshd_end() {
+	local where
+	[ $# -gt 0 ] || set -- "${!TLSHD[@]}"
+	for where; do
+		kill -CONT "${TLSHD[$where]}" 2>/dev/null || true
+		kill "${TLSHD[$where]}" 2>/dev/null || true
+		wait "${TLSHD[$where]}" 2>/dev/null || true
+		unset "TLSHD[$where]"
+	done
+}
+
+# secure NETNS DEVICE RING KEY: turns TLS on.
+secure() {
+	setting "$1" "$2" tls_keyring "$3"
+	setting "$1" "$2" tls_key "$4"
+	setting "$1" "$2" tls psk
+}
+
+# secure_link NETNS DEVICE: turns TLS on with a key that all have, and demands it of peers.
+secure_link() {
+	modprobe -q nvme_keyring || true
+	[ -n "${SECURE_RING:-}" ] || SECURE_RING=$(ring riwarp-tests)
+	[ -n "${SECURE_KEY:-}" ] || SECURE_KEY=$(psk "$SECURE_RING" 'riwarp tests' "$SECRET")
+	[ -n "${TLSHD[$1]:-}" ] || tlshd_start "$1" riwarp-tests || return 1
+	secure "$1" "$2" "$SECURE_RING" "$SECURE_KEY"
+	setting "$1" "$2" tls_accept require
+}

@@ -1,0 +1,404 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# iWARP over the kernel's TLS with keys that both ends have (docs/tls.md): two devices in two network
+# namespaces, each with a tlshd of its own. Programs run unchanged, the link below carries nothing in
+# the clear, and each wrong peer gets an error.
+set -eu
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+clear_again() {
+	setting "$NS_A" "$DEV_A" tls off
+	setting "$NS_B" "$DEV_B" tls off
+	setting "$NS_B" "$DEV_B" tls_accept permit
+}
+
+settings_want_keys() {
+	! setting "$NS_A" "$DEV_A" tls psk 2>"$TMP/error" || die 'psk without keys'
+	! setting "$NS_A" "$DEV_A" tls_key "$RING_A" 2>"$TMP/error" || die 'a keyring for a key'
+	! setting "$NS_A" "$DEV_A" tls_keyring "$KEY_A" 2>"$TMP/error" || die 'a key for a keyring'
+	! setting "$NS_A" "$DEV_A" tls_key 1 2>"$TMP/error" || die 'a key that does not exist'
+	secure "$NS_A" "$DEV_A" "$RING_A" "$KEY_A"
+	! setting "$NS_A" "$DEV_A" tls_key 0 2>"$TMP/error" || die 'takes the key away while it is in use'
+	[ "$(cat "/sys/class/infiniband/$DEV_A/tls_key")" = "$KEY_A" ] || die 'another key'
+	clear_again
+}
+
+both_on() {
+	secure "$NS_A" "$DEV_A" "$RING_A" "$KEY_A"
+	secure "$NS_B" "$DEV_B" "$RING_B" "$KEY_B"
+	setting "$NS_B" "$DEV_B" tls_accept require
+}
+
+rping_works() { rping_pair "$1" 20 -V -S 20000; }
+
+streams_have_a_cipher() { with_stream eventually 20 has_cipher || die "$(cat /sys/kernel/debug/riwarp/qps)"; }
+has_cipher() { grep -q "^device=$DEV_A .*tls=aes-.* crc=0 " /sys/kernel/debug/riwarp/qps; }
+
+# A stream keeps its network namespace only while a daemon has the socket: so the namespace counts no
+# more sockets than without TLS.
+stream_does_not_hold_its_namespace() {
+	local without
+	clear_again
+	with_stream counted
+	without=$COUNTED
+	both_on
+	PORT=$((PORT + 1))
+	with_stream eventually 10 counts "$without" || die "it counts $(counted && echo "$COUNTED"), without TLS $without"
+}
+counted() { COUNTED=$(in_ns "$NS_A" sed -n 's/^sockets: used //p' /proc/net/sockstat); }
+counts() { counted && [ "$COUNTED" = "$1" ]; }
+
+# with_stream COMMAND...: runs a command while rping has a stream.
+with_stream() {
+	local client rc=0
+	serve 60 rping -s -a "$IP4_B" -p "$PORT" -C 1000000 -V
+	STARTED=$SERVER_PID
+	wait_listen "$PORT"
+	start "$NS_A" "$TMP/client" within 60 rping -c -a "$IP4_B" -p "$PORT" -C 1000000 -V
+	client=$STARTED
+	eventually 20 grep -q "^device=$DEV_A .*phase=rts" /sys/kernel/debug/riwarp/qps || die 'no stream'
+	"$@" || rc=$?
+	kill "$client" "$SERVER_PID"
+	wait "$client" "$SERVER_PID" || true
+	eventually 20 no_streams || die 'the stream does not end'
+	return "$rc"
+}
+no_streams() { ! grep -q . /sys/kernel/debug/riwarp/conns; }
+
+# With a closure alert at both ends.
+streams_end_in_order() {
+	local before
+	before="$(counter "$DEV_A" aborts) $(counter "$DEV_B" aborts)"
+	client_server
+	PORT=$((PORT + 1))
+	rping_works 4
+	[ "$(counter "$DEV_A" aborts) $(counter "$DEV_B" aborts)" = "$before" ] || die 'a stream was lost'
+}
+
+perftest_works() {
+	perftest_pair ib_send_bw -n 2000 -s 4096
+	PORT=$((PORT + 1))
+	perftest_pair ib_write_bw -n 2000 -s 65536
+	PORT=$((PORT + 1))
+	perftest_pair ib_read_lat -n 1000 -s 64
+	PORT=$((PORT + 1))
+	perftest_pair ib_atomic_lat -n 200
+}
+
+oob_works() {
+	pair 30 ibv_rc_pingpong -c -p "$PORT" -d "$DEV_B" -g 0 -n 200 -s 60000 -- \
+		ibv_rc_pingpong -c -p "$PORT" -d "$DEV_A" -g 0 -n 200 -s 60000 "$IP4_B"
+}
+
+# refused COMMAND...: fails unless the pair of programs fails and a device has counted a refusal.
+refused() {
+	local before
+	before=$(refusals)
+	! "$@" || die 'it connects'
+	[ "$(refusals)" -gt "$before" ] || die 'no refusal was counted'
+}
+refusals() { echo $(($(counter "$DEV_A" tls_refusals) + $(counter "$DEV_B" tls_refusals))); }
+
+# lower NAME COMMAND...: runs a command while the link is captured.
+lower() {
+	local file=$TMP/$1 pid
+	shift
+	start "$NS_A" "$TMP/tcpdump" tcpdump -i "$NET_A" -n -s 0 -U -w "$file" tcp
+	pid=$STARTED
+	eventually 10 grep -q 'listening on' "$TMP/tcpdump" || die "tcpdump: $(cat "$TMP/tcpdump")"
+	"$@"
+	nap 2
+	kill "$pid"
+	wait "$pid" || true
+}
+
+# rping's payload begins with this.
+PATTERN='rdma-ping-'
+nothing_is_in_the_clear() {
+	clear_again
+	lower plain rping_works 4
+	grep -q -a "$PATTERN" "$TMP/plain" || die 'the pattern is not there without TLS'
+	grep -q -a 'MPA ID Req Frame' "$TMP/plain" || die 'no Request without TLS'
+	both_on
+	PORT=$((PORT + 1))
+	lower secret rping_works 4
+	[ "$(stat -c %s "$TMP/secret")" -gt 20000 ] || die 'nothing was captured'
+	! grep -q -a "$PATTERN" "$TMP/secret" || die 'payload in the clear'
+	! grep -q -a 'MPA ID' "$TMP/secret" || die 'a start-up frame in the clear'
+}
+
+other_secret_is_refused() {
+	local other
+	other=$(psk "$RING_C" 'riwarp host' 'another secret of 32 octets.....')
+	setting "$NS_A" "$DEV_A" tls_key "$other"
+	refused rping_pair 4 2 -V
+	setting "$NS_A" "$DEV_A" tls_key "$KEY_A"
+	PORT=$((PORT + 1))
+	rping_works 4
+}
+
+unknown_identity_is_refused() {
+	local other
+	other=$(psk "$RING_C" 'nobody knows' "$SECRET")
+	setting "$NS_A" "$DEV_A" tls_key "$other"
+	refused rping_pair 4 2 -V
+	setting "$NS_A" "$DEV_A" tls_key "$KEY_A"
+}
+
+# The daemon at B knows the key, as it knows those of NVMe over TCP; the device's keyring does not.
+foreign_key_is_refused() {
+	setting "$NS_A" "$DEV_A" tls_key "$KEY_FOREIGN_A"
+	refused rping_pair 4 2 -V
+	dmesg | grep -q 'not in the keyring of the device' || die 'another reason'
+	setting "$NS_A" "$DEV_A" tls_key "$KEY_A"
+	PORT=$((PORT + 1))
+	rping_works 4
+}
+
+clear_text_is_refused() {
+	setting "$NS_A" "$DEV_A" tls off
+	refused rping_pair 4 2 -V
+	dmesg | grep -q 'it begins without TLS' || die 'another reason'
+	setting "$NS_B" "$DEV_B" tls_accept permit
+	PORT=$((PORT + 1))
+	rping_works 4
+	both_on
+	PORT=$((PORT + 1))
+	rping_works 4
+}
+
+off_does_not_take_tls() {
+	setting "$NS_B" "$DEV_B" tls off
+	! rping_pair 4 2 -V || die 'it connects'
+	both_on
+}
+
+# peer NETNS ROLE [WAY]: runs the independent peer, with the key that both ends have; its output is in
+# $TMP/peer.
+peer() {
+	OPENSSL_CONF=$TMP/openssl.cnf in_ns "$1" within 40 python3 "$GUEST_DIR/tls_peer.py" "$2" "$IP4_B" "$PORT" 'riwarp host' \
+		"$SECRET" "${3:-whole}" >"$TMP/peer" 2>&1
+}
+
+# An independent peer connects.
+independent_peer_connects() {
+	serve 40 rdma_server -s "$IP4_B" -p "$PORT"
+	STARTED=$SERVER_PID
+	wait_listen "$PORT"
+	peer "$NS_A" connect "$1" || die "$(last_line "$TMP/peer")"
+	wait "$SERVER_PID" || die "server: $(last_line "$SERVER_OUT")"
+	grep -q '^ok' "$TMP/peer" || die "$(last_line "$TMP/peer")"
+}
+
+# An independent peer accepts.
+independent_peer_accepts() {
+	local peer
+	setting "$NS_A" "$DEV_A" mpa_rev 1
+	start "$NS_B" "$TMP/peer" within 40 python3 "$GUEST_DIR/tls_peer.py" accept "$IP4_B" "$PORT" \
+		'riwarp host' "$SECRET" "$1"
+	peer=$STARTED
+	wait_listen "$PORT"
+	in_ns "$NS_A" within 40 rdma_client -s "$IP4_B" -p "$PORT" >"$TMP/client" 2>&1 ||
+		die "client: $(last_line "$TMP/client"); peer: $(last_line "$TMP/peer")"
+	wait "$peer" || die "peer: $(last_line "$TMP/peer")"
+	setting "$NS_A" "$DEV_A" mpa_rev 2
+	grep -q '^ok' "$TMP/peer" || die "$(last_line "$TMP/peer")"
+}
+
+# bad_end WAY REASON: a peer that goes on badly ends its own connection, for this reason.
+bad_end() {
+	serve 40 rdma_server -s "$IP4_B" -p "$PORT"
+	STARTED=$SERVER_PID
+	wait_listen "$PORT"
+	peer "$NS_A" connect "$1" || die "$(last_line "$TMP/peer")"
+	# It does not look at the status of its completion.
+	wait "$SERVER_PID" || true
+	! grep -q 'in order' "$TMP/peer" || die 'an orderly end'
+	dmesg | grep -q "$2" || die "no '$2' in the log"
+	PORT=$((PORT + 1))
+	rping_works 4
+}
+
+# KeyUpdate, by the command K of openssl's client, ends the stream, whose Request was answered.
+key_update_ends_the_stream() {
+	local secret
+	secret=$(printf %s "$SECRET" | od -An -tx1 -v | tr -d ' \n')
+	serve 40 rdma_server -s "$IP4_B" -p "$PORT"
+	STARTED=$SERVER_PID
+	wait_listen "$PORT"
+	{
+		printf 'MPA ID Req Frame\0\1\0\0'
+		eventually 20 grep -q -a 'MPA ID Rep Frame' "$TMP/openssl"
+		echo K
+		eventually 20 gone "$SERVER_PID" || true
+	} | in_ns "$NS_A" within 40 openssl s_client -tls1_3 -connect "$IP4_B:$PORT" \
+		-ciphersuites TLS_AES_128_GCM_SHA256 -psk_identity 'riwarp host' -psk "$secret" \
+		>"$TMP/openssl" 2>&1 || true
+	dmesg | grep -q 'keys of TLS have to be changed' || die "$(last_line "$TMP/openssl")"
+	PORT=$((PORT + 1))
+	rping_works 4
+}
+
+# Peers that stop inside the handshake leave others their place.
+stalled_handshakes_do_not_stop_others() {
+	local i pids=()
+	serve 60 rping -s -a "$IP4_B" -p "$PORT" -C 5 -V -S 1000
+	STARTED=$SERVER_PID
+	wait_listen "$PORT"
+	for i in {1..12}; do
+		start "$NS_A" "$TMP/stall.$i" python3 "$GUEST_DIR/tls_peer.py" connect "$IP4_B" "$PORT" '' '' stall
+		pids+=("$STARTED")
+	done
+	for i in {1..12}; do eventually 30 grep -q stalled "$TMP/stall.$i" || die 'it does not connect'; done
+	took in_ns "$NS_A" within 30 rping -c -a "$IP4_B" -p "$PORT" -C 5 -V -S 1000
+	wait "$SERVER_PID" || die "server: $(last_line "$SERVER_OUT")"
+	echo "it took $TOOK ms"
+	# The listener has gone, and with it the others.
+	for i in {1..12}; do eventually 30 grep -q closed "$TMP/stall.$i" || die 'one stays'; done
+	wait "${pids[@]}"
+}
+
+# A daemon that does not answer delays only those that wait for it: not the end of a device.
+stopped_daemon_holds_nothing_up() {
+	local children
+	kill -STOP "$DAEMON_A"
+	serve 60 rping -s -a "$IP4_B" -p "$PORT" -C 2 -V
+	STARTED=$SERVER_PID
+	wait_listen "$PORT"
+	start "$NS_A" "$TMP/client" within 40 rping -c -a "$IP4_B" -p "$PORT" -C 2 -V
+	eventually 20 grep -q "device=$DEV_A .*phase=securing" /sys/kernel/debug/riwarp/conns || die 'it does not wait'
+	took link_del "$NS_A" "$DEV_A"
+	[ "$TOOK" -lt $((5000 * SLOW)) ] || die "the end of the device took $TOOK ms"
+	kill "$SERVER_PID"
+	kill -CONT "$DAEMON_A"
+	link_add "$NS_A" "$DEV_A" "$TYPE" "$NET_A"
+	secure "$NS_A" "$DEV_A" "$RING_A" "$KEY_A"
+	PORT=$((PORT + 1))
+	rping_works 4
+	# The same with the process that has the socket: it waits for the peer's daemon.
+	kill -STOP "$DAEMON_B"
+	PORT=$((PORT + 1))
+	serve 60 rping -s -a "$IP4_B" -p "$PORT" -C 2 -V
+	STARTED=$SERVER_PID
+	wait_listen "$PORT"
+	start "$NS_A" "$TMP/client" within 40 rping -c -a "$IP4_B" -p "$PORT" -C 2 -V
+	eventually 20 has_child "$DAEMON_A" || die 'no handshake'
+	children=$(pgrep -P "$DAEMON_A")
+	kill -STOP $children
+	took link_del "$NS_A" "$DEV_A"
+	[ "$TOOK" -lt $((5000 * SLOW)) ] || die "the end of the device took $TOOK ms"
+	kill -CONT $children
+	kill "$SERVER_PID"
+	kill -CONT "$DAEMON_B"
+	eventually 20 has_no_child "$DAEMON_A" || die 'the handshake does not end'
+	link_add "$NS_A" "$DEV_A" "$TYPE" "$NET_A"
+	secure "$NS_A" "$DEV_A" "$RING_A" "$KEY_A"
+	PORT=$((PORT + 1))
+	rping_works 4
+}
+has_child() { pgrep -P "$1"; }
+has_no_child() { ! pgrep -P "$1"; }
+
+unloads_beside_a_stopped_daemon() {
+	kill -STOP "$DAEMON_B"
+	# It is not a child of this shell.
+	TLSHD=()
+	unloads
+	kill -KILL "$DAEMON_B"
+	kill "$DAEMON_A" 2>/dev/null || true
+}
+
+# A daemon that is killed inside a handshake: the connection fails by its time limit.
+killed_daemon_ends_in_time() {
+	local child
+	kill -STOP "$DAEMON_B"
+	serve 60 rping -s -a "$IP4_B" -p "$PORT" -C 2 -V
+	STARTED=$SERVER_PID
+	wait_listen "$PORT"
+	start "$NS_A" "$TMP/client" within 40 rping -c -a "$IP4_B" -p "$PORT" -C 2 -V
+	child=$STARTED
+	eventually 20 has_child "$DAEMON_A" || die 'no handshake'
+	kill -KILL "$(pgrep -P "$DAEMON_A")"
+	! wait "$child" || die 'it connects'
+	grep -q -E 'UNREACHABLE|CONNECT_ERROR' "$TMP/client" || die "$(last_line "$TMP/client")"
+	kill "$SERVER_PID"
+	kill -CONT "$DAEMON_B"
+	PORT=$((PORT + 1))
+	rping_works 4
+}
+
+without_daemon_it_fails_at_once() {
+	kill "$DAEMON_A"
+	eventually 10 not_listens "$NS_A"
+	serve 30 rping -s -a "$IP4_B" -p "$PORT" -C 2 -V
+	STARTED=$SERVER_PID
+	wait_listen "$PORT"
+	took try_client
+	kill "$SERVER_PID"
+	grep -q 'CONNECT_ERROR' "$TMP/client" || die "$(last_line "$TMP/client")"
+	dmesg | grep -q 'no tlshd listens' || die 'no reason in the log'
+	[ "$TOOK" -lt $((2000 * SLOW)) ] || die "it took $TOOK ms"
+}
+not_listens() { ! handshakes_have_a_daemon "$1"; }
+try_client() {
+	in_ns "$NS_A" within 20 rping -c -a "$IP4_B" -p "$PORT" -C 2 -V >"$TMP/client" 2>&1 && die 'it connects'
+	true
+}
+
+# OpenSSL takes a key without a hash for one of SHA-256, and offers other ciphers nevertheless.
+cat >"$TMP/openssl.cnf" <<-'END'
+	openssl_conf = init
+	[init]
+	ssl_conf = modules
+	[modules]
+	system_default = tls
+	[tls]
+	Ciphersuites = TLS_AES_128_GCM_SHA256
+END
+modprobe -q nvme_keyring || true
+if ! grep -q . /sys/module/nvme_keyring/refcnt 2>/dev/null || ! command -v tlshd >/dev/null; then
+	skip tls/all 'no tlshd, or no keys of its type'
+	finish
+fi
+ends_up netns
+RING_A=$(ring riwarp-a) RING_B=$(ring riwarp-b) RING_C=$(ring riwarp-c) RING_D=$(ring riwarp-d)
+KEY_A=$(psk "$RING_A" 'riwarp host' "$SECRET")
+KEY_B=$(psk "$RING_B" 'riwarp host' "$SECRET")
+# At B in a keyring that the daemon knows and the device does not.
+KEY_FOREIGN_A=$(psk "$RING_C" 'NVMe0R01 foreign' 'a foreign secret of 32 octets...')
+psk "$RING_D" 'NVMe0R01 foreign' 'a foreign secret of 32 octets...' >"$TMP/foreign"
+
+try settings_want_keys 10 settings_want_keys
+tlshd_start "$NS_A" 'riwarp-a;riwarp-c'
+DAEMON_A=${TLSHD[$NS_A]}
+tlshd_start "$NS_B" 'riwarp-b;riwarp-d'
+DAEMON_B=${TLSHD[$NS_B]}
+both_on
+try rping_over_ipv4 60 rping_works 4
+try rping_over_ipv6 60 rping_works 6
+try streams_have_a_cipher 60 streams_have_a_cipher
+try stream_does_not_hold_its_namespace 90 stream_does_not_hold_its_namespace
+try streams_end_in_order 60 streams_end_in_order
+try perftest 120 perftest_works
+try without_rdma_cm 60 oob_works
+try nothing_is_in_the_clear 90 nothing_is_in_the_clear
+try other_secret_is_refused 60 other_secret_is_refused
+try unknown_identity_is_refused 60 unknown_identity_is_refused
+try foreign_key_is_refused 60 foreign_key_is_refused
+try clear_text_is_refused 90 clear_text_is_refused
+try off_does_not_take_tls 60 off_does_not_take_tls
+try independent_peer_connects 60 independent_peer_connects whole
+try independent_peer_sends_single_octets 60 independent_peer_connects split
+try independent_peer_accepts 60 independent_peer_accepts whole
+try independent_peer_answers_by_single_octets 60 independent_peer_accepts split
+try fin_without_alert_is_a_loss 60 bad_end cut 'closed without the closure alert'
+try record_of_another_ends_the_stream 60 bad_end garbage 'a TLS record was not the peer'
+try key_update_ends_the_stream 60 key_update_ends_the_stream
+try stalled_handshakes_do_not_stop_others 90 stalled_handshakes_do_not_stop_others
+try stopped_daemon_holds_nothing_up 120 stopped_daemon_holds_nothing_up
+try killed_daemon_ends_in_time 90 killed_daemon_ends_in_time
+try without_daemon_it_fails_at_once 60 without_daemon_it_fails_at_once
+# Whatever a daemon has, the module goes.
+try unloads 60 unloads_beside_a_stopped_daemon
+finish
