@@ -24,6 +24,25 @@ settings_want_keys() {
 	clear_again
 }
 
+# The steps of docs/tls.md, on both devices.
+page_works() {
+	local steps where=/sys/class/infiniband
+	# The daemons of this suite are no units.
+	systemctl() { grep -q '^keyrings=riwarp$' /etc/tlshd.conf || die 'tlshd.conf has no such line'; }
+	steps=$(sed -n '/^```sh by=tests.guest.tls.sh/,/^```$/{ /^```/!p }' /riwarp/docs/tls.md)
+	[ "$(wc -l <<<"$steps")" = 7 ] || die "the page has other steps: $steps"
+	(eval "${steps//riw0/$DEV_A}")
+	[ "$(stat -c %a /etc/riwarp.psk)" = 600 ] || die 'others can read the key'
+	secure "$NS_B" "$DEV_B" "$(<"$where/$DEV_A/tls_keyring")" "$(<"$where/$DEV_A/tls_key")"
+	setting "$NS_B" "$DEV_B" tls_accept require
+	tlshd_start "$NS_A" riwarp
+	tlshd_start "$NS_B" riwarp
+	rping_works 4
+	tlshd_end
+	setting "$NS_A" "$DEV_A" tls_accept permit
+	clear_again
+}
+
 both_on() {
 	secure "$NS_A" "$DEV_A" "$RING_A" "$KEY_A"
 	secure "$NS_B" "$DEV_B" "$RING_B" "$KEY_B"
@@ -370,6 +389,7 @@ KEY_FOREIGN_A=$(psk "$RING_C" 'NVMe0R01 foreign' 'a foreign secret of 32 octets.
 psk "$RING_D" 'NVMe0R01 foreign' 'a foreign secret of 32 octets...' >"$TMP/foreign"
 
 try settings_want_keys 10 settings_want_keys
+try steps_of_the_page 60 page_works
 tlshd_start "$NS_A" 'riwarp-a;riwarp-c'
 DAEMON_A=${TLSHD[$NS_A]}
 tlshd_start "$NS_B" 'riwarp-b;riwarp-d'
