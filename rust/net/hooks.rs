@@ -116,6 +116,7 @@ impl Callbacks {
     const SECURE: Self = Self {
         data_ready: Some(secure_data_ready),
         write_space: Some(secure_write_space),
+        error_report: Some(secure_error_report),
         ..Self::HOOKED
     };
 
@@ -713,6 +714,20 @@ unsafe extern "C" fn secure_write_space(sk: *mut bindings::sock) {
         // SAFETY: By the invariants of `Hook`, `target` is what the function requires; it stays
         // valid as long as the hook, which `held` keeps.
         unsafe { (hook.write_space)(hook.target) };
+    }
+}
+
+/// # Safety
+///
+/// Only TCP or TLS may call this, as `sk_error_report` of a socket with TLS: `sk` is valid for the
+/// call.
+unsafe extern "C" fn secure_error_report(sk: *mut bindings::sock) {
+    // TLS calls this inside `secure_data_ready` if what has arrived is no record.
+    // SAFETY: `Held::try_new` requires a valid TCP socket, by this function's `# Safety`, for which
+    // one of these callbacks was called, this one.
+    let held = unsafe { Held::try_new(sk) };
+    if let Some(hook) = held.as_ref().and_then(Held::hook) {
+        hook.state_change();
     }
 }
 

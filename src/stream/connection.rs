@@ -43,6 +43,7 @@ use kernel::{
 };
 use kernel_ext::{
     compat::{
+        EBADMSG,
         ECONNRESET,
         EHOSTUNREACH,
         EKEYEXPIRED,

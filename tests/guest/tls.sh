@@ -63,7 +63,7 @@ stream_does_not_hold_its_namespace() {
 	without=$COUNTED
 	both_on
 	PORT=$((PORT + 1))
-	with_stream eventually 10 counts "$without" || die "it counts $(counted && echo "$COUNTED"), without TLS $without"
+	with_stream eventually 10 counts "$without" || die "it counts $COUNTED, without TLS $without"
 }
 counted() { COUNTED=$(in_ns "$NS_A" sed -n 's/^sockets: used //p' /proc/net/sockstat); }
 counts() { counted && [ "$COUNTED" = "$1" ]; }
