@@ -171,8 +171,8 @@ impl Drop for Handshake {
         if !unsafe { riwarp_helper_tls_cancel(self.socket.sk()) } {
             return;
         }
-        // SAFETY: `from_raw` requires a pointer of `into_raw` whose reference nobody else owns: that
-        // of the daemon's side, which uses it no more.
+        // SAFETY: `from_raw` requires a pointer of `into_raw` whose reference nobody else owns:
+        // that of the daemon's side, which uses it no more.
         drop(unsafe { Arc::from_raw(ptr::from_ref(&*self.outcome)) });
     }
 }
@@ -181,11 +181,11 @@ impl Drop for Handshake {
 ///
 /// # Safety
 ///
-/// `data` must come from `Arc<HandshakeOutcome>::into_raw`, and the caller must own a reference, which
-/// this call consumes.
+/// `data` must come from `Arc<HandshakeOutcome>::into_raw`, and the caller must own a reference,
+/// which this call consumes.
 unsafe extern "C" fn done(data: *mut c_void, status: c_int, peer: i32) {
-    // SAFETY: `from_raw` requires a pointer of `into_raw` and the reference that it owns: the caller
-    // passes both.
+    // SAFETY: `from_raw` requires a pointer of `into_raw` and the reference that it owns: the
+    // caller passes both.
     let outcome = unsafe { Arc::<HandshakeOutcome>::from_raw(data.cast()) };
     outcome.result.populate((status, peer));
     outcome.hook.state_change();
