@@ -41,7 +41,11 @@ use iwarp::{
 use kernel::prelude::*;
 use kernel_ext::{
     crc32c,
-    net::Socket, //
+    net::{
+        Family,
+        PskKeys,
+        Socket, //
+    }, //
 };
 
 use crate::device::{
@@ -235,5 +239,34 @@ pub(in crate::cm) fn config(device: &Device, role: Role) -> Config {
             marked: Marked::ALL,
         }),
         ..Config::default()
+    }
+}
+
+/// Returns the configuration of a side that connects, and the keys of the TLS handshake in front of
+/// its Request, if the device has it begin with one.
+pub(in crate::cm) fn initiator_config(device: &Device) -> (Config, Option<PskKeys>) {
+    let mut config = config(device, Role::Initiator);
+    let tls = device.tls.policy().map(|policy| policy.keys);
+    if tls.is_some() {
+        // What authenticates each record is stronger (MPA-15).
+        config.crc = Crc::Off;
+    }
+    (config, tls)
+}
+
+/// Makes the socket of a side that connects, with the file that a TLS handshake demands.
+///
+/// # Errors
+///
+/// Those of [`Device::net`], [`Socket::new_tcp`] and [`Socket::into_file`].
+pub(in crate::cm) fn initiator_socket(
+    device: &Device,
+    family: Family,
+    tls: Option<&PskKeys>,
+) -> Result<Socket> {
+    let socket = Socket::new_tcp(&device.net()?, family)?;
+    match tls {
+        Some(_) => socket.into_file(),
+        None => Ok(socket),
     }
 }

@@ -78,15 +78,12 @@ use crate::{
     stream::connection::StreamParams, //
 };
 
-/// To send the Request and receive the Reply (MPA-8), in milliseconds.
-pub(super) const REPLY_MS: u32 = 10_000;
-
 /// Time limits of the phases, in milliseconds.
 mod limit {
     /// For TCP to connect.
     pub(in crate::cm) const CONNECT: u32 = 10_000;
     /// To send the Request and receive the Reply (MPA-8).
-    pub(in crate::cm) const REPLY: u32 = super::REPLY_MS;
+    pub(in crate::cm) const REPLY: u32 = 10_000;
     /// For a peer that does not signal readiness to start reading the stream. As the Responder, siw
     /// starts only after it has sent its Reply, and never reads what arrived before.
     pub(in crate::cm) const SETTLING: u32 = 5;
@@ -133,26 +130,19 @@ impl Conn {
                     tls,
                 })
             }
-            TcpState::Established | TcpState::CloseWait => match (Inbox::new(), tls) {
-                (Ok(_), _) if !self.may_send_request() => self.fail(actor, ECONNRESET),
-                // Its octets would go through TCP in the clear.
-                (Ok(_), Some(_)) if actor.id.is_none() && self.leads_to_itself() => {
-                    self.fail(actor, EOPNOTSUPP)
+            TcpState::Established | TcpState::CloseWait => {
+                if !self.may_send_request() {
+                    return self.fail(actor, ECONNRESET);
                 }
-                (Ok(_), None) if actor.id.is_none() && self.leads_to_itself() => {
-                    self.join_itself(actor, &initiator)
+                let to_itself = actor.id.is_none() && self.leads_to_itself();
+                match tls {
+                    // Its octets would go through TCP in the clear.
+                    Some(_) if to_itself => self.fail(actor, EOPNOTSUPP),
+                    Some(keys) => self.begin_tls(actor, keys, initiator, request),
+                    None if to_itself => self.join_itself(actor, &initiator),
+                    None => self.begin_requesting(actor, initiator, request),
                 }
-                (Ok(_), Some(keys)) => self.begin_tls(actor, keys, initiator, request),
-                (Ok(inbox), None) => {
-                    actor.limit(limit::REPLY);
-                    NextStep::Again(ConnPhase::Requesting {
-                        initiator,
-                        out: Outbox::new(request),
-                        inbox,
-                    })
-                }
-                (Err(error), _) => self.fail(actor, error),
-            },
+            }
             TcpState::FinWait1
             | TcpState::FinWait2
             | TcpState::Closing
@@ -166,6 +156,26 @@ impl Conn {
                 let unreachable = [ETIMEDOUT, EHOSTUNREACH, ENETUNREACH].contains(&error);
                 self.fail(actor, if unreachable { ETIMEDOUT } else { ECONNRESET })
             }
+        }
+    }
+
+    /// Sends the Request and awaits the Reply.
+    pub(super) fn begin_requesting(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        initiator: Initiator,
+        request: KBox<Frame>,
+    ) -> NextStep {
+        match Inbox::new() {
+            Ok(inbox) => {
+                actor.limit(limit::REPLY);
+                NextStep::Again(ConnPhase::Requesting {
+                    initiator,
+                    out: Outbox::new(request),
+                    inbox,
+                })
+            }
+            Err(error) => self.fail(actor, error),
         }
     }
 

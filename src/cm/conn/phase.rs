@@ -17,9 +17,9 @@
 //! ```
 //!
 //! With TLS, `Securing` comes between `Connecting` and `Requesting`, and between two times of
-//! `Waiting`. `Attaching` comes before `Open` or before `Replying` with an accept, `Ending` before `Released`.
-//! `Settling` may come between `Requesting` and `Open`. Without a connection manager, `Expecting`
-//! comes between `Replying` and `Open`, and `Asked` is skipped.
+//! `Waiting`. `Attaching` comes before `Open` or before `Replying` with an accept, `Ending` before
+//! `Released`. `Settling` may come between `Requesting` and `Open`. Without a connection manager,
+//! `Expecting` comes between `Replying` and `Open`, and `Asked` is skipped.
 //!
 //! Context: process, the actor's mutex held, but for [`PendingReply`], which has a lock of its own.
 

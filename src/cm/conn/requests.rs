@@ -22,8 +22,7 @@ use iwarp::{
         start::{
             Frame,
             RtrKinds, //
-        },
-        Crc, //
+        }, //
     },
     rdmap::Extensions, //
 };
@@ -67,8 +66,8 @@ use crate::{
 
 use super::{
     frames::{
-        config,
-        Role, //
+        initiator_config,
+        initiator_socket, //
     },
     phase::{
         Actor,
@@ -106,12 +105,7 @@ pub(crate) fn connect(cm: ArcBorrow<'_, Cm>, id: CmId, param: &ConnParam<'_>) ->
         return Err(ENETUNREACH);
     }
     let qp = cm.qps.get(param.qpn).ok_or(EINVAL)?;
-    let tls = cm.device.tls.policy().map(|policy| policy.keys);
-    let mut config = config(&cm.device, Role::Initiator);
-    if tls.is_some() {
-        // What authenticates each record is stronger (MPA-15).
-        config.crc = Crc::Off;
-    }
+    let (mut config, tls) = initiator_config(&cm.device);
     if !qp.shared.tells_immediate_data() {
         config.extensions = Extensions::Rfc7306;
     }
@@ -119,10 +113,7 @@ pub(crate) fn connect(cm: ArcBorrow<'_, Cm>, id: CmId, param: &ConnParam<'_>) ->
     let request = initiator.request(param.private_data).map_err(|_| EINVAL)?;
     let request = KBox::new(request, GFP_KERNEL)?;
 
-    let mut socket = Socket::new_tcp(&cm.device.net()?, local.family())?;
-    if tls.is_some() {
-        socket = socket.into_file()?;
-    }
+    let socket = initiator_socket(&cm.device, local.family(), tls.as_ref())?;
     if let Some(tos) = id.tos() {
         socket.set_tos(tos);
     }

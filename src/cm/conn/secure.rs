@@ -43,17 +43,13 @@ use crate::{
 };
 
 use super::{
-    frames::{
-        Inbox,
-        Outbox, //
-    },
+    frames::Inbox,
     handshakes::{
         AfterHandshake,
         Begun,
         Securing,
         Turn, //
     },
-    initiator::REPLY_MS,
     phase::{
         Actor,
         ConnPhase,
@@ -286,17 +282,9 @@ impl Conn {
             return self.fail_tls(actor, securing, error);
         }
         match securing.then {
-            AfterHandshake::Request { initiator, request } => match Inbox::new() {
-                Ok(inbox) => {
-                    actor.limit(REPLY_MS);
-                    NextStep::Again(ConnPhase::Requesting {
-                        initiator,
-                        out: Outbox::new(request),
-                        inbox,
-                    })
-                }
-                Err(error) => self.fail(actor, error),
-            },
+            AfterHandshake::Request { initiator, request } => {
+                self.begin_requesting(actor, initiator, request)
+            }
             AfterHandshake::Await {
                 responder,
                 inbox,

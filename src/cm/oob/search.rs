@@ -34,8 +34,7 @@ use iwarp::{
         start::{
             Revision,
             RtrKinds, //
-        },
-        Crc, //
+        }, //
     },
     oob::{
         retry_timeout,
@@ -81,8 +80,8 @@ use kernel_ext::{
 use crate::{
     cm::conn::{
         frames::{
-            config,
-            Role, //
+            initiator_config,
+            initiator_socket, //
         },
         phase::{
             Actor,
@@ -348,19 +347,12 @@ impl OobSearch {
 /// * `EADDRNOTAVAIL` and others of TCP.
 fn connect_oob(search: &Arc<OobSearch>, qp: &Arc<Qp>, oob: &OobConnect) -> Result {
     let cm = search.cm();
-    let tls = cm.device.tls.policy().map(|policy| policy.keys);
-    let mut config = for_oob(config(&cm.device, Role::Initiator));
-    if tls.is_some() {
-        config.crc = Crc::Off;
-    }
-    let initiator = Initiator::new(config, oob.depths);
+    let (config, tls) = initiator_config(&cm.device);
+    let initiator = Initiator::new(for_oob(config), oob.depths);
     let request = initiator.request(&oob.announcement.encode());
     let request = KBox::new(request.map_err(|_| EINVAL)?, GFP_KERNEL)?;
 
-    let mut socket = Socket::new_tcp(&cm.device.net()?, oob.from.family())?;
-    if tls.is_some() {
-        socket = socket.into_file()?;
-    }
+    let socket = initiator_socket(&cm.device, oob.from.family(), tls.as_ref())?;
     match oob.to {
         OobTarget::Peer(_) => socket.bind_without_port(&oob.from)?,
         OobTarget::Itself => socket.bind(&oob.from)?,
