@@ -295,43 +295,50 @@ stalled_handshakes_do_not_stop_others() {
 	wait "${pids[@]}"
 }
 
+# client_begins: starts a server, SERVER_PID, and a client that connects to it, STARTED.
+client_begins() {
+	serve 60 rping -s -a "$IP4_B" -p "$PORT" -C 2 -V
+	STARTED=$SERVER_PID
+	wait_listen "$PORT"
+	start "$NS_A" "$TMP/client" within 40 rping -c -a "$IP4_B" -p "$PORT" -C 2 -V
+}
+
+device_ends_soon() {
+	took link_del "$NS_A" "$DEV_A"
+	[ "$TOOK" -lt $((5000 * SLOW)) ] || die "the end of the device took $TOOK ms"
+}
+
+# device_again: makes the device of end A again, which connects.
+device_again() {
+	link_add "$NS_A" "$DEV_A" "$TYPE" "$NET_A"
+	secure "$NS_A" "$DEV_A" "$RING_A" "$KEY_A"
+	PORT=$((PORT + 1))
+	rping_works 4
+}
+
 # A daemon that does not answer delays only those that wait for it: not the end of a device.
 stopped_daemon_holds_nothing_up() {
 	local children
 	kill -STOP "$DAEMON_A"
-	serve 60 rping -s -a "$IP4_B" -p "$PORT" -C 2 -V
-	STARTED=$SERVER_PID
-	wait_listen "$PORT"
-	start "$NS_A" "$TMP/client" within 40 rping -c -a "$IP4_B" -p "$PORT" -C 2 -V
+	client_begins
 	eventually 20 grep -q "device=$DEV_A .*phase=securing" /sys/kernel/debug/riwarp/conns || die 'it does not wait'
-	took link_del "$NS_A" "$DEV_A"
-	[ "$TOOK" -lt $((5000 * SLOW)) ] || die "the end of the device took $TOOK ms"
+	device_ends_soon
 	kill "$SERVER_PID"
 	kill -CONT "$DAEMON_A"
-	link_add "$NS_A" "$DEV_A" "$TYPE" "$NET_A"
-	secure "$NS_A" "$DEV_A" "$RING_A" "$KEY_A"
-	PORT=$((PORT + 1))
-	rping_works 4
+	device_again
 	# The same with the process that has the socket: it waits for the peer's daemon.
 	kill -STOP "$DAEMON_B"
 	PORT=$((PORT + 1))
-	serve 60 rping -s -a "$IP4_B" -p "$PORT" -C 2 -V
-	STARTED=$SERVER_PID
-	wait_listen "$PORT"
-	start "$NS_A" "$TMP/client" within 40 rping -c -a "$IP4_B" -p "$PORT" -C 2 -V
+	client_begins
 	eventually 20 has_child "$DAEMON_A" || die 'no handshake'
 	children=$(pgrep -P "$DAEMON_A")
 	kill -STOP $children
-	took link_del "$NS_A" "$DEV_A"
-	[ "$TOOK" -lt $((5000 * SLOW)) ] || die "the end of the device took $TOOK ms"
+	device_ends_soon
 	kill -CONT $children
 	kill "$SERVER_PID"
 	kill -CONT "$DAEMON_B"
 	eventually 20 has_no_child "$DAEMON_A" || die 'the handshake does not end'
-	link_add "$NS_A" "$DEV_A" "$TYPE" "$NET_A"
-	secure "$NS_A" "$DEV_A" "$RING_A" "$KEY_A"
-	PORT=$((PORT + 1))
-	rping_works 4
+	device_again
 }
 has_child() { pgrep -P "$1"; }
 has_no_child() { ! pgrep -P "$1"; }
@@ -349,10 +356,7 @@ unloads_beside_a_stopped_daemon() {
 killed_daemon_ends_in_time() {
 	local child
 	kill -STOP "$DAEMON_B"
-	serve 60 rping -s -a "$IP4_B" -p "$PORT" -C 2 -V
-	STARTED=$SERVER_PID
-	wait_listen "$PORT"
-	start "$NS_A" "$TMP/client" within 40 rping -c -a "$IP4_B" -p "$PORT" -C 2 -V
+	client_begins
 	child=$STARTED
 	eventually 20 has_child "$DAEMON_A" || die 'no handshake'
 	kill -KILL "$(pgrep -P "$DAEMON_A")"

@@ -22,7 +22,7 @@ static bool prepare(struct pair *p)
 
 static bool post(struct pair *p, enum ibv_wr_opcode op, uint64_t id)
 {
-	return post_rdma(&p->a, op, id, &local, &remote);
+	return post_rdma(&p->a, op, id, &local, &remote, 64);
 }
 
 /* Sends of end a that end b has receives for. */

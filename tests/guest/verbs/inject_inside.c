@@ -30,11 +30,7 @@ static bool prepare(struct pair *p)
 
 static bool post(struct pair *p, enum ibv_wr_opcode op, uint64_t id, size_t len)
 {
-	struct ibv_sge sge = sge_of(&local, 0, len);
-	struct ibv_send_wr wr = wr_rdma(op, id, IBV_SEND_SIGNALED, &sge, 1, (uintptr_t)remote.buf,
-					remote.mr->rkey);
-
-	return post_send(&p->a, &wr);
+	return post_rdma(&p->a, op, id, &local, &remote, len);
 }
 
 /* Returns whether the peer has the first octets, and none behind them. */
@@ -42,19 +38,6 @@ static bool peer_has(size_t len)
 {
 	return pattern_differs(remote.buf, len, 1) < 0 &&
 	       not_all(remote.buf + len, LEN - len, 0) < 0;
-}
-
-/* The ends of connections of this namespace that a reset has ended (EstabResets of RFC 4022). */
-static long resets(void)
-{
-	FILE *snmp = fopen("/proc/net/snmp", "r");
-	char line[1024];
-	long number = -1;
-
-	while (fgets(line, sizeof(line), snmp))
-		sscanf(line, "Tcp: %*d %*d %*d %*d %*d %*d %*d %ld", &number);
-	fclose(snmp);
-	return number;
 }
 
 static const struct action {

@@ -39,11 +39,23 @@ const char *shown_rules(void)
 }
 
 bool post_rdma(struct end *end, enum ibv_wr_opcode op, uint64_t id, const struct region *local,
-	       const struct region *remote)
+	       const struct region *remote, size_t len)
 {
-	struct ibv_sge sge = sge_of(local, 0, 64);
+	struct ibv_sge sge = sge_of(local, 0, len);
 	struct ibv_send_wr wr = wr_rdma(op, id, IBV_SEND_SIGNALED, &sge, 1, (uintptr_t)remote->buf,
 					remote->mr->rkey);
 
 	return post_send(end, &wr);
+}
+
+long resets(void)
+{
+	FILE *snmp = fopen("/proc/net/snmp", "r");
+	char line[1024];
+	long number = -1;
+
+	while (fgets(line, sizeof(line), snmp))
+		sscanf(line, "Tcp: %*d %*d %*d %*d %*d %*d %*d %ld", &number);
+	fclose(snmp);
+	return number;
 }

@@ -11,8 +11,13 @@ bool takes_rules(const char *text);
 bool rules(const char *format, ...);
 /* Returns what the file shows, until the next call. */
 const char *shown_rules(void);
-/* Posts a signaled request of 64 octets of `local`; a Write, Read or atomic is of `remote`, too. */
+/*
+ * Posts a signaled request of the first octets of `local`; a Write, Read or atomic is of `remote`,
+ * too.
+ */
 bool post_rdma(struct end *end, enum ibv_wr_opcode op, uint64_t id, const struct region *local,
-	       const struct region *remote);
+	       const struct region *remote, size_t len);
+/* The ends of connections of this namespace that a reset has ended (EstabResets of RFC 4022). */
+long resets(void);
 
 #endif
