@@ -107,8 +107,8 @@ use super::{
     },
     ending::terminate_number,
     inject::{
-        Injection, //
-        InsideRule,
+        Injection,
+        InsideRule, //
     },
     owner::QpShared,
     trace::TerminateSender, //

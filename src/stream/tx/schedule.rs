@@ -485,8 +485,8 @@ impl TxStream {
         true
     }
 
-    /// Looks at the request at `slot`, which was dequeued last, as one that has been posted. Returns
-    /// whether it does not go on now.
+    /// Looks at the request at `slot`, which was dequeued last, as one that has been posted.
+    /// Returns whether it does not go on now.
     #[cold]
     fn is_held_as_posted(&mut self, qp: &QpShared, slot: Slot) -> bool {
         if qp.device.strict.is_on() {

@@ -120,7 +120,8 @@ impl WatchedSources {
     }
 }
 
-/// Returns a checksum of the octets; [`None`] if they cannot be read, or if the peer may write them.
+/// Returns a checksum of the octets; [`None`] if they cannot be read, or if the peer may write
+/// them.
 fn checksum(qp: &QpShared, sges: &[Sge]) -> Option<u32> {
     let mut checksum = crc32c::INIT;
     for sge in sges.iter().filter(|sge| sge.len != 0) {

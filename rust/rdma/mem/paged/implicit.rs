@@ -136,8 +136,8 @@ impl Implicit {
         // All of them before the first copy: the retry would store its octets once more.
         // CAST: `usize` is 64 bits.
         each_part(at, len as u64, |base, at, len| {
-            let part = find(&parts, base).ok().and_then(|n| parts.get(n));
-            let found = part.ok_or(EAGAIN)?.present::<WRITE>(at, len)?;
+            let part = part_at(&parts, base).ok_or(EAGAIN)?;
+            let found = part.present::<WRITE>(at, len)?;
             *free.next().ok_or(EAGAIN)? = Some(found);
             Ok(())
         })?;
@@ -171,9 +171,7 @@ impl Implicit {
 
     /// Returns the part that begins at `base`, if it exists.
     fn existing(&self, base: usize) -> Option<Arc<Paged>> {
-        let parts = self.parts.try_access()?;
-        let n = find(&parts, base).ok()?;
-        parts.get(n).cloned()
+        part_at(&self.parts.try_access()?, base).cloned()
     }
 
     /// Returns the part that begins at `base`, and makes it if it does not exist.
@@ -247,6 +245,11 @@ impl Implicit {
 /// Returns the place of the part that begins at `base`, or where it belongs.
 fn find(parts: &[Arc<Paged>], base: usize) -> Result<usize, usize> {
     parts.binary_search_by_key(&base, |part| part.first)
+}
+
+/// Returns the part that begins at `base`.
+fn part_at(parts: &[Arc<Paged>], base: usize) -> Option<&Arc<Paged>> {
+    parts.get(find(parts, base).ok()?)
 }
 
 #[kernel::prelude::kunit_tests(riwarp_implicit)]
