@@ -6,6 +6,8 @@
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
+# shellcheck source=wireshark.sh
+. "$(dirname "$0")/wireshark.sh"
 
 clear_again() {
 	setting "$NS_A" "$DEV_A" tls off
@@ -119,29 +121,16 @@ refused() {
 }
 refusals() { echo $(($(counter "$DEV_A" tls_refusals) + $(counter "$DEV_B" tls_refusals))); }
 
-# lower NAME COMMAND...: runs a command while the link is captured.
-lower() {
-	local file=$TMP/$1 pid
-	shift
-	start "$NS_A" "$TMP/tcpdump" tcpdump -i "$NET_A" -n -s 0 -U -w "$file" tcp
-	pid=$STARTED
-	eventually 10 grep -q 'listening on' "$TMP/tcpdump" || die "tcpdump: $(cat "$TMP/tcpdump")"
-	"$@"
-	nap 2
-	kill "$pid"
-	wait "$pid" || true
-}
-
 # rping's payload begins with this.
 PATTERN='rdma-ping-'
 nothing_is_in_the_clear() {
 	clear_again
-	lower plain rping_works 4
+	CAPTURED=tcp capture "$NS_A" "$NET_A" "$TMP/plain" rping_works 4
 	grep -q -a "$PATTERN" "$TMP/plain" || die 'the pattern is not there without TLS'
 	grep -q -a 'MPA ID Req Frame' "$TMP/plain" || die 'no Request without TLS'
 	both_on
 	PORT=$((PORT + 1))
-	lower secret rping_works 4
+	CAPTURED=tcp capture "$NS_A" "$NET_A" "$TMP/secret" rping_works 4
 	[ "$(stat -c %s "$TMP/secret")" -gt 20000 ] || die 'nothing was captured'
 	! grep -q -a "$PATTERN" "$TMP/secret" || die 'payload in the clear'
 	! grep -q -a 'MPA ID' "$TMP/secret" || die 'a start-up frame in the clear'
