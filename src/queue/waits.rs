@@ -2,7 +2,7 @@
 
 //! Queue pairs whose next message has found no receive, and waits for one.
 //!
-//! iWARP has no RNR NAK. The receiver leaves such a message in TCP (`stream/rx/waits.rs`), so the
+//! iWARP has no RNR NAK. The receiver leaves such a message in TCP (`StreamReceiver::no_receive`), so the
 //! window stops the peer, and the queue pair is entered here, at the end of a list. A look at the
 //! list wakes those for which a receive is posted by now, the oldest first, and those that have
 //! waited too long. Kernel consumers post by a call, which has the list looked at. A process posts
