@@ -193,8 +193,8 @@ impl Registry {
     /// * `EEXIST` if the interface has a device.
     /// * `ENODEV` if the interface has left the namespace meanwhile.
     /// * `ENFILE` if the name is taken.
-    /// * `EADDRINUSE` if the port is taken that [`next_device`] has named for connections without
-    ///   `rdma_cm`.
+    /// * `EADDRINUSE` if the port is taken that [`next_device`] has named for out-of-band
+    ///   connections.
     fn add(self: &Arc<Self>, name: &CStr, netdev: &NetDevice, kind: DeviceKind) -> Result {
         let next = self.next.take(netdev);
         let defaults = next.map_or(self.defaults, |next| next.settings);
@@ -241,9 +241,9 @@ impl Registry {
                 Ok(()) => {}
                 Err(error) if next.is_some_and(|next| next.names_port) => return Err(error),
                 Err(error) => pr_warn!(
-                    "{}: TCP port {} cannot be held ({:?}): no connections without rdma_cm\n",
+                    "{}: TCP port {} cannot be held ({:?}): no out-of-band connections\n",
                     name,
-                    device.settings.pairing_port().unwrap_or(0),
+                    device.settings.oob_port().unwrap_or(0),
                     error
                 ),
             }

@@ -6,7 +6,7 @@
 //!
 //! * [`registry`]: all devices, one per interface: how they are made and removed;
 //! * [`verbs`]: the callbacks of `ib_core` for each kind of object;
-//! * [`cm`]: connections, listeners, and connections without `rdma_cm`;
+//! * [`cm`]: connections, listeners, and out-of-band connections;
 //! * [`qp`]: queue pairs;
 //! * [`stream`]: the transmit and receive halves of a queue pair's stream;
 //! * [`odp`]: paging on demand;
@@ -41,10 +41,12 @@ use crate::{
         LISTEN_SOCKETS, //
     },
     device::settings::{
+        warn_of_old_name,
         Defaults,
         DepthLimit,
         MpaRevision,
-        ReceiveWait, //
+        ReceiveWait,
+        OOB_PORT, //
     },
     registry::{
         next_device,
@@ -116,9 +118,13 @@ module! {
             default: 10000,
             description: "How long a message of new devices waits for its receive, in milliseconds, 0 to 3600000 (default: 10000)",
         },
+        oob_port: u16 {
+            default: 24791,
+            description: "TCP port of new devices for out-of-band connections, 0 for none (default: 24791)",
+        },
         pairing_port: u16 {
             default: 24791,
-            description: "TCP port of new devices for connections without rdma_cm, 0 for none (default: 24791)",
+            description: "Old name of oob_port, which counts unless that is given (default: 24791)",
         },
         port_offset: u16 {
             default: 0,
@@ -249,7 +255,10 @@ fn defaults() -> Result<Defaults> {
         draft_swap: switch("draft_swap", parameter(given::draft_swap.value()))?,
         ulpdu_limit: parameter(given::ulpdu_limit.value()),
         receive_wait: receive_wait(parameter(given::receive_wait.value()))?,
-        pairing_port: parameter(given::pairing_port.value()),
+        oob_port: oob_port(
+            parameter(given::oob_port.value()),
+            parameter(given::pairing_port.value()),
+        ),
         port_offset: parameter(given::port_offset.value()),
         ird_limit: depth_limit("ird_limit", parameter(given::ird_limit.value()))?,
         ord_limit: depth_limit("ord_limit", parameter(given::ord_limit.value()))?,
@@ -264,6 +273,18 @@ fn switch(name: &str, number: u8) -> Result<bool> {
             pr_err!("{}={}: neither 0 nor 1\n", name, number);
             Err(EINVAL)
         }
+    }
+}
+
+/// Takes the parameter's old name for a given value if the new one has its default.
+fn oob_port(port: u16, by_old_name: u16) -> u16 {
+    if by_old_name != OOB_PORT {
+        warn_of_old_name();
+    }
+    if port == OOB_PORT {
+        by_old_name
+    } else {
+        port
     }
 }
 

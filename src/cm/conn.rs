@@ -28,7 +28,7 @@
 //! # References
 //!
 //! * A [`Cm`] is all of a device's connections. Connections, listeners and searches refer to it. It
-//!   refers to them too: to a listener for connections without `rdma_cm` until the last queue pair
+//!   refers to them too: to a listener for out-of-band connections until the last queue pair
 //!   at its address has stopped to wait, and to a queue pair, by the table, until that is
 //!   destroyed.
 //! * The device's table ([`Conns`]) holds each connection until release. The iWARP connection
@@ -40,7 +40,7 @@
 //! * The connection holds its queue pair, behind a [`BhRevocable`], and the queue pair holds the
 //!   connection, from [`Qp::bind`] on. Revoking the link to the queue pair breaks this cycle:
 //!   before `stream_ended` or `take_bound`, which make the queue pair drop its reference, and in
-//!   [`Conn::detach_qp`]. A connection without `rdma_cm` also holds the search of the queue pair,
+//!   [`Conn::detach_qp`]. An out-of-band connection also holds the search of the queue pair,
 //!   which holds the queue pair until it ends, and no connection.
 //! * A queued work item and the running timer hold a reference each. Release cancels the timer.
 //!
@@ -474,7 +474,7 @@ pub(crate) struct Cm {
     conns: Conns,
     /// TLS handshakes under way.
     pub(in crate::cm) handshakes: Arc<Handshakes>,
-    /// Queue pairs that wait for a connection without `rdma_cm`.
+    /// Queue pairs that wait for an out-of-band connection.
     #[pin]
     pub(crate) oob_waiters: OobWaiters,
     /// Dropped last, since the module may be unloaded without it.

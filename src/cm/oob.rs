@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Out-of-band connect: the queue pairs of a device that await a connection without `rdma_cm`.
+//! Out-of-band connections: the queue pairs of a device that await one.
 //!
 //! The search of a queue pair ([`search`]) registers it here. While one waits at an address, a
 //! listener is open there ([`crate::cm::listen`]). It admits only connections from the address of a
@@ -202,7 +202,7 @@ impl OobWaiters {
                 0 => None,
                 port => Some(hold(&self.ports, device, port)?),
             };
-            device.settings.set_pairing_port(port);
+            device.settings.set_oob_port(port);
             inner.hold = hold;
             Ok(())
         })
@@ -230,7 +230,7 @@ impl OobWaiters {
             return Ok(());
         }
         drop(inner);
-        device.stats.pairing_refusals.inc();
+        device.stats.oob_refusals.inc();
         Err(ECONNREFUSED)
     }
 
@@ -254,7 +254,7 @@ impl OobWaiters {
         pair.check_call(addrs, theirs, &mut peer.wrong, now)
             .map_err(|mismatch| {
                 if mismatch == Mismatch::Limited {
-                    device.stats.pairing_limited.inc();
+                    device.stats.oob_limited.inc();
                 }
                 ECONNREFUSED
             })
@@ -264,7 +264,7 @@ impl OobWaiters {
 impl OobWaitersInner {
     fn hold_port(&mut self, ports: &Arc<HeldPorts>, device: &Device) -> Result {
         if self.hold.is_none() {
-            if let Some(port) = device.settings.pairing_port() {
+            if let Some(port) = device.settings.oob_port() {
                 self.hold = Some(hold(ports, device, port)?);
             }
         }
@@ -779,7 +779,7 @@ pub(in crate::cm) struct OobConnect {
 
 /// Where a connection attempt leads.
 pub(in crate::cm) enum OobTarget {
-    /// To the peer's pairing port.
+    /// To the peer's out-of-band port.
     Peer(SockAddr),
     /// To the queue pair itself: TCP connects a socket to its own address and port.
     Itself,

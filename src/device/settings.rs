@@ -17,12 +17,12 @@
 //! | `draft_swap` | 0, 1 | send what always stores all bits as the Swap of RFC 7306's first draft |
 //! | `ulpdu_limit` | 0 to 65535 | longest ULPDU to and from other riwarp devices |
 //! | `receive_wait` | 0 to 3600000 | how long a message waits for its receive, in milliseconds |
-//! | `pairing_port` | 0 to 65535 | TCP port of connections without `rdma_cm`; 0: there are none |
+//! | `oob_port` | 0 to 65535 | TCP port of out-of-band connections; 0: there are none |
 //! | `port_offset` | 0 to 65535 | TCP ports of `rdma_cm`'s connections: so far behind its own |
 //! | `ird_limit` | 1 to 128 | most Reads and atomic operations of the peer on a connection |
 //! | `ord_limit` | 1 to 128 | most of this end |
 //!
-//! `pairing_port` has to be the same at both ends. Writing it gives `EADDRINUSE` if a program has
+//! `oob_port` has to be the same at both ends. Writing it gives `EADDRINUSE` if a program has
 //! that port. So has `port_offset`, which keeps the ports of `rdma_cm` apart from those of programs
 //! that use the same number over TCP.
 //!
@@ -103,7 +103,7 @@ pub(crate) struct Defaults {
     pub(crate) draft_swap: bool,
     pub(crate) ulpdu_limit: u16,
     pub(crate) receive_wait: ReceiveWait,
-    pub(crate) pairing_port: u16,
+    pub(crate) oob_port: u16,
     pub(crate) port_offset: u16,
     pub(crate) ird_limit: DepthLimit,
     pub(crate) ord_limit: DepthLimit,
@@ -116,6 +116,9 @@ impl Defaults {
     ///
     /// `EINVAL` if there is no such setting, or it does not take the value.
     pub(crate) fn replace(&mut self, name: &str, value: &str) -> Result {
+        if name == OLD_OOB_PORT {
+            warn_of_old_name();
+        }
         match name {
             "crc" => self.crc = parse_switch(value)?,
             "mpa_rev" => self.mpa_rev = MpaRevision::parse(value)?,
@@ -126,7 +129,7 @@ impl Defaults {
             "draft_swap" => self.draft_swap = parse_switch(value)?,
             "ulpdu_limit" => self.ulpdu_limit = value.parse().map_err(|_| EINVAL)?,
             "receive_wait" => self.receive_wait = ReceiveWait::parse(value)?,
-            "pairing_port" => self.pairing_port = value.parse().map_err(|_| EINVAL)?,
+            "oob_port" | OLD_OOB_PORT => self.oob_port = value.parse().map_err(|_| EINVAL)?,
             "port_offset" => self.port_offset = value.parse().map_err(|_| EINVAL)?,
             "ird_limit" => self.ird_limit = DepthLimit::parse(value)?,
             "ord_limit" => self.ord_limit = DepthLimit::parse(value)?,
@@ -134,6 +137,16 @@ impl Defaults {
         }
         Ok(())
     }
+}
+
+/// The name of `oob_port` until 0.9, which 0.10 takes too.
+pub(crate) const OLD_OOB_PORT: &str = "pairing_port";
+
+/// Logs once that somebody has used the old name.
+pub(crate) fn warn_of_old_name() {
+    kernel::pr_warn_once!(
+        "pairing_port is now called oob_port; the next release does not take the old name\n"
+    );
 }
 
 /// Returns whether a word switches on or off.
@@ -216,7 +229,7 @@ pub(crate) struct Settings {
     pub(crate) draft_swap: Atomic<bool>,
     ulpdu_limit: Atomic<u32>,
     receive_wait: Atomic<u32>,
-    pairing_port: Atomic<u32>,
+    oob_port: Atomic<u32>,
     port_offset: Atomic<u32>,
     ird_limit: Atomic<u32>,
     ord_limit: Atomic<u32>,
@@ -235,7 +248,7 @@ impl Settings {
             draft_swap: Atomic::new(defaults.draft_swap),
             ulpdu_limit: Atomic::new(defaults.ulpdu_limit.into()),
             receive_wait: Atomic::new(defaults.receive_wait.millis()),
-            pairing_port: Atomic::new(defaults.pairing_port.into()),
+            oob_port: Atomic::new(defaults.oob_port.into()),
             port_offset: Atomic::new(defaults.port_offset.into()),
             ird_limit: Atomic::new(defaults.ird_limit.number().into()),
             ord_limit: Atomic::new(defaults.ord_limit.number().into()),
@@ -307,14 +320,14 @@ impl Settings {
     }
 
     /// Returns the TCP port of out-of-band connect; [`None`] if it is off.
-    pub(crate) fn pairing_port(&self) -> Option<u16> {
-        let port = u16::try_from(self.pairing_port.load(Relaxed)).ok()?;
+    pub(crate) fn oob_port(&self) -> Option<u16> {
+        let port = u16::try_from(self.oob_port.load(Relaxed)).ok()?;
         (port != 0).then_some(port)
     }
 
     /// Sets that port, which the caller holds.
-    pub(crate) fn set_pairing_port(&self, port: u16) {
-        self.pairing_port.store(port.into(), Relaxed);
+    pub(crate) fn set_oob_port(&self, port: u16) {
+        self.oob_port.store(port.into(), Relaxed);
     }
 
     /// Returns how far the TCP ports of connections by `rdma_cm` are behind its own.
@@ -372,6 +385,9 @@ fn tcp_port(port: u16, offset: u16) -> u16 {
 /// The greatest [`DepthLimit`].
 pub(super) const MAX_DEPTH: u16 = 128;
 
+/// The default of `oob_port`.
+pub(crate) const OOB_PORT: u16 = 24_791;
+
 /// The defaults if the module has no parameters.
 #[cfg(CONFIG_KUNIT = "y")]
 pub(crate) const DEFAULTS: Defaults = Defaults {
@@ -384,7 +400,7 @@ pub(crate) const DEFAULTS: Defaults = Defaults {
     draft_swap: false,
     ulpdu_limit: 32_782,
     receive_wait: ReceiveWait(10_000),
-    pairing_port: 24_791,
+    oob_port: OOB_PORT,
     port_offset: 0,
     ird_limit: DepthLimit(MAX_DEPTH),
     ord_limit: DepthLimit(MAX_DEPTH),
@@ -440,7 +456,8 @@ mod tests {
             ("draft_swap", "on"),
             ("ulpdu_limit", "65535"),
             ("receive_wait", "3600000"),
-            ("pairing_port", "0"),
+            ("pairing_port", "1"),
+            ("oob_port", "0"),
             ("port_offset", "65535"),
             ("ird_limit", "1"),
             ("ord_limit", "128"),
@@ -457,7 +474,7 @@ mod tests {
             draft_swap: true,
             ulpdu_limit: u16::MAX,
             receive_wait: ReceiveWait(3_600_000),
-            pairing_port: 0,
+            oob_port: 0,
             port_offset: u16::MAX,
             ird_limit: DepthLimit(1),
             ord_limit: DepthLimit(MAX_DEPTH),
@@ -468,7 +485,7 @@ mod tests {
             ("mpa_rev", "3"),
             ("ulpdu_limit", "65536"),
             ("receive_wait", "3600001"),
-            ("pairing_port", "65536"),
+            ("oob_port", "65536"),
             ("port_offset", "-1"),
             ("ird_limit", "0"),
             ("ord_limit", "129"),
@@ -508,7 +525,7 @@ mod tests {
         assert!(!settings.extensions() && !settings.draft_swap() && !settings.confirm_sends());
         assert_eq!(settings.mpa_rev(), MpaRevision::Two);
         assert_eq!((settings.ird_limit(), settings.ord_limit()), (128, 128));
-        assert_eq!(settings.pairing_port(), Some(24_791));
+        assert_eq!(settings.oob_port(), Some(24_791));
         assert_eq!(settings.port_offset(), 0);
         let settings = Settings::new(&Defaults {
             crc: false,
@@ -520,7 +537,7 @@ mod tests {
             draft_swap: true,
             ulpdu_limit: 0,
             receive_wait: ReceiveWait(5),
-            pairing_port: 7,
+            oob_port: 7,
             port_offset: 8,
             ird_limit: DepthLimit(3),
             ord_limit: DepthLimit(4),
@@ -529,11 +546,11 @@ mod tests {
         assert!(settings.extensions() && settings.draft_swap() && settings.confirm_sends());
         assert_eq!(settings.mpa_rev(), MpaRevision::One);
         assert_eq!((settings.ird_limit(), settings.ord_limit()), (3, 4));
-        assert_eq!(settings.pairing_port(), Some(7));
+        assert_eq!(settings.oob_port(), Some(7));
         assert_eq!(settings.port_offset(), 8);
         assert_eq!(settings.receive_wait(), 5);
-        settings.set_pairing_port(0);
+        settings.set_oob_port(0);
         assert_eq!(settings.ulpdu_limit(), None);
-        assert_eq!(settings.pairing_port(), None);
+        assert_eq!(settings.oob_port(), None);
     }
 }

@@ -37,9 +37,10 @@ impl Counter {
     }
 }
 
-/// Defines [`Stats`] with a public field and a public name per counter.
+/// Defines [`Stats`] with a public field and a public name per counter, and maybe the name that it
+/// had until 0.9, which 0.10 shows too.
 macro_rules! counters {
-    ($( $(#[$doc:meta])* $field:ident = $name:literal, )*) => {
+    ($( $(#[$doc:meta])* $field:ident = $name:literal $( | $old:literal )?, )*) => {
         /// The counters of a device.
         pub(crate) struct Stats {
             $( $(#[$doc])* pub(crate) $field: Counter, )*
@@ -57,12 +58,13 @@ macro_rules! counters {
                 Ok(Self { $( $field: Counter::new()?, )* })
             }
 
-            /// Names of the counters, in the order of [`Stats::read`].
-            pub(crate) const NAMES: &'static [&'static CStr] = &[ $( $name, )* ];
+            /// Names of the counters, in the order of [`Stats::read`]. A counter with an old name
+            /// is there twice.
+            pub(crate) const NAMES: &'static [&'static CStr] = &[ $( $name, $( $old, )? )* ];
 
             /// Writes the counts into `values`, as many as fit.
             pub(crate) fn read(&self, values: &mut [u64]) {
-                let counts = [ $( self.$field.get(), )* ];
+                let counts = [ $( self.$field.get(), $( (self.$field.get(), $old).0, )? )* ];
                 for (value, count) in values.iter_mut().zip(counts) {
                     *value = count;
                 }
@@ -147,11 +149,11 @@ counters! {
     backlog_drops = c"backlog_drops",
     /// Incoming connections to the out-of-band port that were closed because no queue pair waited
     /// for them, or its own connection attempt had priority.
-    pairing_refusals = c"pairing_refusals",
+    oob_refusals = c"oob_refusals" | c"pairing_refusals",
     /// Those of them whose PSN was not compared, after too many wrong ones from the same address.
-    pairing_limited = c"pairing_limited",
+    oob_limited = c"oob_limited" | c"pairing_limited",
     /// Queue pairs that gave up waiting for their peer.
-    pairing_timeouts = c"pairing_timeouts",
+    oob_timeouts = c"oob_timeouts" | c"pairing_timeouts",
     /// Streams that ended without an orderly close.
     aborts = c"aborts",
 }

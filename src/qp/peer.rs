@@ -48,7 +48,7 @@ impl WorkItem<PEER> for Qp {
             let after = this.shared.apply(Event::PeerClosedTimeout);
             // Nothing follows if the wait for the peer has ended meanwhile.
             if !after.is_empty() {
-                this.shared.device.stats.pairing_timeouts.inc();
+                this.shared.device.stats.oob_timeouts.inc();
             }
             this.carry_out(after, Runner::Step);
         });

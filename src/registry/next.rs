@@ -22,7 +22,10 @@ use kernel_ext::{
     }, //
 };
 
-use crate::device::settings::Defaults;
+use crate::device::settings::{
+    Defaults,
+    OLD_OOB_PORT, //
+};
 
 use super::REGISTRY;
 
@@ -38,7 +41,7 @@ pub(super) struct NextDevices {
 pub(super) struct NextDevice {
     place: Place,
     pub(super) settings: Defaults,
-    /// Whether they name the port of connections without `rdma_cm`: then there shall be no device
+    /// Whether they name the port of out-of-band connections: then there shall be no device
     /// without it.
     pub(super) names_port: bool,
 }
@@ -106,7 +109,7 @@ pub(crate) fn next_device(text: &str) -> Result {
     for word in words {
         let (name, value) = word.split_once('=').ok_or(EINVAL)?;
         next.settings.replace(name, value)?;
-        next.names_port |= name == "pairing_port";
+        next.names_port |= name == "oob_port" || name == OLD_OOB_PORT;
     }
     registry.next.put(next)
 }

@@ -6,20 +6,40 @@
 //! Context: process.
 
 use kernel::{
+    fmt,
     prelude::*,
-    sync::atomic::Relaxed, //
+    sync::{
+        atomic::Relaxed,
+        ArcBorrow, //
+    }, //
 };
 use kernel_ext::rdma::settings::Setting;
 
 use crate::{
     device::settings::{
         parse_switch,
+        warn_of_old_name,
         DepthLimit,
         MpaRevision,
         ReceiveWait, //
     },
     verbs::device::RdmaDevice, //
 };
+
+/// Writes the value of `oob_port`.
+fn show_oob_port(device: ArcBorrow<'_, RdmaDevice>, out: &mut dyn fmt::Write) -> fmt::Result {
+    write!(out, "{}", device.settings.oob_port().unwrap_or(0))
+}
+
+/// Sets it.
+///
+/// # Errors
+///
+/// `EINVAL` if it is no port; those of the port that cannot be held.
+fn store_oob_port(device: ArcBorrow<'_, RdmaDevice>, text: &str) -> Result {
+    let port = text.parse().map_err(|_| EINVAL)?;
+    device.cm.oob_waiters.set_port(&device, port)
+}
 
 /// A setting that is on or off.
 macro_rules! switch {
@@ -95,11 +115,17 @@ pub(super) const FILES: &[Setting<RdmaDevice>] = &[
     depth_limit!(c"ird_limit", ird_limit, set_ird_limit),
     depth_limit!(c"ord_limit", ord_limit, set_ord_limit),
     Setting {
+        name: c"oob_port",
+        show: show_oob_port,
+        store: Some(store_oob_port),
+    },
+    // Its name until 0.9, which 0.10 takes too.
+    Setting {
         name: c"pairing_port",
-        show: |device, out| write!(out, "{}", device.settings.pairing_port().unwrap_or(0)),
+        show: show_oob_port,
         store: Some(|device, text| {
-            let port = text.parse().map_err(|_| EINVAL)?;
-            device.cm.oob_waiters.set_port(&device, port)
+            warn_of_old_name();
+            store_oob_port(device, text)
         }),
     },
     Setting {

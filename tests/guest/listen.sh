@@ -172,7 +172,7 @@ settings_precede_the_device() {
 	export RIWARP_CONF=$TMP/riwarp.conf
 	cat >"$RIWARP_CONF" <<-END
 		ord_limit = 32
-		pairing_port = 0
+		oob_port = 0
 		[d3]
 		name = dev3
 		port_offset = 1000
@@ -185,7 +185,7 @@ settings_precede_the_device() {
 	start - "$TMP/wildcard" rping -s -P -p 7710
 	server=$STARTED
 	eventually 10 listeners 3 || die 'no listener'
-	setting - dev0 pairing_port 0
+	setting - dev0 oob_port 0
 	hold_port 24791
 	dummy d3 10.90.3.1
 	dummy d4 10.90.4.1
@@ -196,19 +196,19 @@ settings_precede_the_device() {
 	if dmesg | grep -E 'dev[34]: TCP port .* cannot be held'; then die 'a port that nobody wants'; fi
 	bound d3 8710 && bound d4 9710 || die "no listener with the offset: $(ss -Htln)"
 	if bound d3 7710 || bound d4 7710; then die "listeners without the offset: $(ss -Htln)"; fi
-	[ "$(cat $dir/dev3/{port_offset,ird_limit,ord_limit,crc,pairing_port} | xargs)" = '1000 64 32 1 0' ] ||
-		die "dev3: $(cat $dir/dev3/{port_offset,ird_limit,ord_limit,crc,pairing_port} | xargs)"
-	[ "$(cat $dir/dev4/{port_offset,ird_limit,ord_limit,crc,pairing_port} | xargs)" = '2000 128 32 0 0' ] ||
-		die "dev4: $(cat $dir/dev4/{port_offset,ird_limit,ord_limit,crc,pairing_port} | xargs)"
+	[ "$(cat $dir/dev3/{port_offset,ird_limit,ord_limit,crc,oob_port} | xargs)" = '1000 64 32 1 0' ] ||
+		die "dev3: $(cat $dir/dev3/{port_offset,ird_limit,ord_limit,crc,oob_port} | xargs)"
+	[ "$(cat $dir/dev4/{port_offset,ird_limit,ord_limit,crc,oob_port} | xargs)" = '2000 128 32 0 0' ] ||
+		die "dev4: $(cat $dir/dev4/{port_offset,ird_limit,ord_limit,crc,oob_port} | xargs)"
 	# What librdmacm goes by is what ib_core read when it registered the device.
 	[ "$(python3 -c "$DEPTHS" dev3)" = '64 32' ] || die "depths of dev3: $(python3 -c "$DEPTHS" dev3)"
 	rping -c -a 10.90.3.1 -p 7710 -C 2 -V >"$TMP/rping" 2>&1 || die "rping: $(last_line "$TMP/rping")"
 	$link remove d3
 	$link remove d4
 	# A port that a program has, which the file names.
-	sed -i 's/^pairing_port = 0/pairing_port = 24791/' "$RIWARP_CONF"
+	sed -i 's/^oob_port = 0/oob_port = 24791/' "$RIWARP_CONF"
 	if $link add d3 >"$TMP/said" 2>&1; then die 'a device without its port'; fi
-	grep -q 'pairing_port of d3 cannot be 24791, a program has this TCP port' "$TMP/said" || die "$(cat "$TMP/said")"
+	grep -q 'oob_port of d3 cannot be 24791, a program has this TCP port' "$TMP/said" || die "$(cat "$TMP/said")"
 	link_is_gone - dev3 || die 'a device was left'
 	# Nothing is left for a device that is made otherwise.
 	rdma link add dev3 type "$TYPE" netdev d3
@@ -216,7 +216,7 @@ settings_precede_the_device() {
 	rdma link del dev3
 	kill "$STARTED" "$server"
 	wait "$STARTED" "$server" || true
-	setting - dev0 pairing_port 24791
+	setting - dev0 oob_port 24791
 	wrong_next_devices
 	ip link del d3
 	ip link del d4

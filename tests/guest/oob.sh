@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Connections without rdma_cm between two ends in one process; peers that impersonate one of the
+# Out-of-band connections between two ends in one process; peers that impersonate one of the
 # ends; programs that try to bind the port.
 set -eu
 # shellcheck source=lib.sh
@@ -25,7 +25,7 @@ time.sleep(600)' >"$TMP/taken" &
 	# The debug kernel has no names of errors.
 	grep -qE "riwarp: $DEV_A: TCP port 24791 cannot be held \((EADDRINUSE|Error\(98\))\)" "$TMP/dmesg" ||
 		die "the device does not log that it cannot hold the port: $(grep riwarp: "$TMP/dmesg" | tail -n 3)"
-	[ "$(cat "/sys/class/infiniband/$DEV_A/pairing_port")" = 24791 ] || die "the device has another port"
+	[ "$(cat "/sys/class/infiniband/$DEV_A/oob_port")" = 24791 ] || die "the device has another port"
 	one sends sizes "$IP4_B" || die "the device does not work"
 	if one oob both_ready_then_both_send "$IP4_B" >"$TMP/log"; then die "connected without the port"; fi
 	grep -q 'Address already in use' "$TMP/log" || die "$(cat "$TMP/log")"
@@ -42,9 +42,9 @@ two_devices_share_the_port() {
 	ip addr add 10.71.99.1/24 dev two
 	rdma link add two type "$TYPE" netdev two
 	one oob both_ready_then_both_send 10.71.99.1
-	setting - "$DEV_A" pairing_port 0
+	setting - "$DEV_A" oob_port 0
 	one ports nobody_can_bind_it_while_nothing_waits 10.71.99.1
-	setting - "$DEV_A" pairing_port 24791
+	setting - "$DEV_A" oob_port 24791
 	one oob both_ready_then_both_send "$IP4_B"
 	rdma link del two
 	one ports nobody_can_bind_it_while_nothing_waits "$IP4_B"

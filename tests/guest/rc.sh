@@ -81,7 +81,7 @@ kernel_memory() {
 
 nobody_waits() {
 	local port
-	port=$(in_ns "$1" cat "/sys/class/infiniband/$2/pairing_port")
+	port=$(in_ns "$1" cat "/sys/class/infiniband/$2/oob_port")
 	eventually 10 not_listening "$1" "$port" || die "port $port has a listener"
 }
 
@@ -89,8 +89,8 @@ not_listening() { ! in_ns "$1" ss -Htln "sport = :$2" | grep -q .; }
 
 # The administrator can choose another port, or none.
 other_port() {
-	setting "$NS_A" "$DEV_A" pairing_port 4242
-	setting "$NS_B" "$DEV_B" pairing_port 4242
+	setting "$NS_A" "$DEV_A" oob_port 4242
+	setting "$NS_B" "$DEV_B" oob_port 4242
 	pingpong ibv_rc_pingpong -g 0 -n 3
 }
 
@@ -103,19 +103,19 @@ no_pingpong() {
 }
 
 ports_that_differ() {
-	setting "$NS_A" "$DEV_A" pairing_port 4243
+	setting "$NS_A" "$DEV_A" oob_port 4243
 	no_pingpong 'Failed status'
 }
 
 switched_off() {
-	setting "$NS_A" "$DEV_A" pairing_port 0
+	setting "$NS_A" "$DEV_A" oob_port 0
 	no_pingpong 'Failed to modify QP to RTR'
 }
 
 wrong_ports() {
 	local value
 	for value in -1 65536 x ''; do
-		if setting "$NS_A" "$DEV_A" pairing_port "$value" 2>/dev/null; then die "accepts '$value'"; fi
+		if setting "$NS_A" "$DEV_A" oob_port "$value" 2>/dev/null; then die "accepts '$value'"; fi
 	done
 }
 
@@ -132,7 +132,7 @@ lossy_path() {
 
 # The devices, then the module, are removed while queue pairs wait for their peers.
 devices_go() {
-	setting "$NS_A" "$DEV_A" pairing_port 4244
+	setting "$NS_A" "$DEV_A" oob_port 4244
 	# The programs are repeated: in a slow kernel they may give up before is_looking sees them.
 	(while [ ! -e "$TMP/seen" ]; do pingpong ibv_rc_pingpong -g 0 -n 3 || true; done) &
 	eventually 20 is_looking || die 'no queue pair waits for a peer'

@@ -46,7 +46,7 @@ wrong_parameters() {
 	[ "$TYPE" = riwarp ] || skip_case 'parameters of riwarp'
 	rmmod "$MODULE"
 	for parm in mpa_rev=0 mpa_rev=3 mpa_rev=255 mpa_rev=256 mpa_rev=-1 mpa_rev=two crc=2 crc=N crc=maybe \
-		peer_to_peer=2 eager_responder=x extensions=2 confirm_sends=2 draft_swap=2 ulpdu_limit=65536 receive_wait=3600001 pairing_port=65536 port_offset=65536 ird_limit=0 ird_limit=129 \
+		peer_to_peer=2 eager_responder=x extensions=2 confirm_sends=2 draft_swap=2 ulpdu_limit=65536 receive_wait=3600001 oob_port=65536 port_offset=65536 ird_limit=0 ird_limit=129 \
 		ord_limit=0 ord_limit=65536 siw_link_type=2 siw_link_type=N; do
 		if modprobe "$MODULE" "$parm" 2>/dev/null; then
 			rmmod "$MODULE"
@@ -55,7 +55,7 @@ wrong_parameters() {
 		[ ! -e "/sys/module/$MODULE" ] || die "still there after $parm"
 	done
 	for parm in mpa_rev=1 mpa_rev=2 crc=0 crc=1 peer_to_peer=0 eager_responder=1 extensions=1 confirm_sends=1 draft_swap=1 ulpdu_limit=0 receive_wait=0 receive_wait=3600000 \
-		pairing_port=0 pairing_port=24792 port_offset=65535 ird_limit=64 ord_limit=1; do
+		oob_port=0 oob_port=24792 port_offset=65535 ird_limit=64 ord_limit=1; do
 		modprobe "$MODULE" "$parm" || die "not loaded with $parm"
 		ip link add d0 type dummy
 		ip link set d0 up
@@ -66,6 +66,33 @@ wrong_parameters() {
 		rmmod "$MODULE"
 		ip link del d0
 	done
+	modprobe "$MODULE"
+}
+
+# What version 0.9 called otherwise.
+old_names_are_taken() {
+	[ "$TYPE" = riwarp ] || skip_case 'names of riwarp'
+	local dir=/sys/class/infiniband/p0
+	rmmod "$MODULE"
+	modprobe "$MODULE" pairing_port=24795
+	logged 'pairing_port is now called oob_port; the next release does not take the old name' ||
+		die "$(dmesg | tail -n 3)"
+	ip link add d0 type dummy
+	ip link set d0 up
+	rdma link add p0 type "$TYPE" netdev d0
+	[ "$(cat $dir/{oob,pairing}_port | xargs)" = '24795 24795' ] || die "$(cat $dir/{oob,pairing}_port | xargs)"
+	echo 24796 >$dir/pairing_port
+	[ "$(cat $dir/{oob,pairing}_port | xargs)" = '24796 24796' ] || die "$(cat $dir/{oob,pairing}_port | xargs)"
+	! echo 65536 2>/dev/null >$dir/pairing_port || die 'takes what is no port'
+	for name in refusals limited timeouts; do
+		[ "$(cat $dir/ports/1/hw_counters/{oob,pairing}_$name | xargs)" = '0 0' ] || die "$name"
+	done
+	rmmod "$MODULE"
+	modprobe "$MODULE" oob_port=24797 pairing_port=24798
+	rdma link add p0 type "$TYPE" netdev d0
+	[ "$(cat $dir/oob_port)" = 24797 ] || die "the old name counts: $(cat $dir/oob_port)"
+	rmmod "$MODULE"
+	ip link del d0
 	modprobe "$MODULE"
 }
 
@@ -91,7 +118,7 @@ siw_link_type() {
 	[ "$(wc -l <$conf)" = 3 ] || die "not three lines: $(cat $conf)"
 	rdma link add s0 type siw netdev lo
 	[ ! -e /sys/module/siw ] || die 'siw was loaded'
-	[ -e /sys/class/infiniband/s0/pairing_port ] || die 'not a device of riwarp'
+	[ -e /sys/class/infiniband/s0/oob_port ] || die 'not a device of riwarp'
 	ibv_devinfo -d s0 | grep -q 'transport:.*iWARP' || die "libsiw: $(ibv_devinfo -d s0)"
 	NS_A=- NS_B=- IP4_B=10.70.0.1
 	rping_pair 4 3 -V
@@ -122,7 +149,7 @@ siw_link_type_beside_siw() {
 	modprobe riwarp
 	ip link add d0 type dummy
 	rdma link add s0 type siw netdev d0
-	[ ! -e /sys/class/infiniband/s0/pairing_port ] || die 'not a device of siw'
+	[ ! -e /sys/class/infiniband/s0/oob_port ] || die 'not a device of siw'
 	rdma link del s0
 	rmmod riwarp
 	rmmod siw
@@ -132,7 +159,7 @@ siw_link_type_beside_siw() {
 	[ ! -e /sys/module/siw ] || die 'siw is there'
 	logged 'the module siw is refused: riwarp has its link type (siw_link_type=1)' || die "$(dmesg | tail -n 3)"
 	rdma link add s0 type siw netdev d0
-	[ -e /sys/class/infiniband/s0/pairing_port ] || die 'not a device of riwarp'
+	[ -e /sys/class/infiniband/s0/oob_port ] || die 'not a device of riwarp'
 	# With a device, too. Then the link type is free.
 	rmmod riwarp
 	modprobe siw
@@ -769,6 +796,7 @@ modprobe -a dummy veth
 try loads_and_unloads 60 loads_and_unloads
 try says_what_it_is 20 says_what_it_is
 try wrong_parameters 120 wrong_parameters
+try old_names_are_taken 60 old_names_are_taken
 try siw_link_type 90 siw_link_type
 try siw_link_type_beside_siw 60 siw_link_type_beside_siw
 try loaded_by_the_rdma_tool 20 loaded_by_the_rdma_tool

@@ -77,7 +77,7 @@ impl Conn {
             }
             // Usual: a peer that is early tries again.
             Err(_) => {
-                self.device().stats.pairing_refusals.inc();
+                self.device().stats.oob_refusals.inc();
                 self.unbind();
                 self.reset(actor)
             }

@@ -154,7 +154,7 @@ impl OobSearch {
             return Err(EINVAL);
         }
         let device = &cm.device;
-        let port = device.settings.pairing_port().ok_or(EOPNOTSUPP)?;
+        let port = device.settings.oob_port().ok_or(EOPNOTSUPP)?;
         let gid = device.gid(attr.path.sgid_index.into())?;
         let here = gid::to_addr(gid, port, &device.netdev).ok_or(EINVAL)?;
         let to = gid::to_addr(attr.path.dgid, port, &device.netdev).ok_or(EINVAL)?;
@@ -328,7 +328,7 @@ impl OobSearch {
                 if let Some((inner, after)) = ended {
                     // Nothing follows if the queue pair has ended meanwhile.
                     if !after.is_empty() {
-                        self.cm.device.stats.pairing_timeouts.inc();
+                        self.cm.device.stats.oob_timeouts.inc();
                     }
                     self.finish(inner, after);
                 }

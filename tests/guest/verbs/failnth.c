@@ -787,7 +787,7 @@ OPERATION(alloc_mw, OWN, NULL, nothing, mw_run, mw_undo)
 /* Without memory for an inode a socket fails with ENFILE, and TCP has no free port. */
 #define NO_SOCKET "ENFILE ENOBUFS EADDRINUSE"
 
-/* --- connections without rdma_cm -------------------------------------------------------------- */
+/* --- out-of-band connections ------------------------------------------------------------------ */
 
 static struct side here, there;
 
@@ -830,7 +830,7 @@ static const char *set_port(const char *text)
 	char path[300];
 	int fd, error = 0;
 
-	snprintf(path, sizeof(path), "/sys/class/infiniband/%s/pairing_port",
+	snprintf(path, sizeof(path), "/sys/class/infiniband/%s/oob_port",
 		 ibv_get_device_name(ctx->device));
 	fd = open(path, O_WRONLY | O_CLOEXEC);
 	if (fd < 0)
@@ -855,7 +855,7 @@ static int port_undo(void)
 	return result ? EIO : 0;
 }
 
-OPERATION(set_pairing_port, OWN, NO_SOCKET, nothing, port_run, port_undo)
+OPERATION(set_oob_port, OWN, NO_SOCKET, nothing, port_run, port_undo)
 
 static const char *status_name(enum ibv_wc_status status)
 {
@@ -1528,7 +1528,7 @@ int main(int argc, char **argv)
 	if (has_extensions())
 		OPERATE(alloc_mw);
 	OPERATE(modify_to_rtr);
-	OPERATE(set_pairing_port);
+	OPERATE(set_oob_port);
 	OPERATE(oob_connect);
 	OPERATE(listen_on_address);
 	OPERATE(listen_on_any_address);

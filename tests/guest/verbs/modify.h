@@ -72,7 +72,7 @@ bool side_rdma(struct side *s, enum ibv_wr_opcode op, uint64_t id, size_t here,
 /* Sends both ways, writes and reads, and checks what arrives. */
 bool traffic(struct side *a, struct side *b);
 
-/* Returns whether a socket listens on the pairing port. */
+/* Returns whether a socket listens on the out-of-band port. */
 bool somebody_listens(int port);
 /* Returns a value of the device in sysfs; -1 if it does not exist. */
 long device_value(struct ibv_context *ctx, const char *name);

@@ -281,13 +281,13 @@ static bool gives_up(struct side *s, const struct side *peer, int64_t least)
 
 SIDES_CASE(a_peer_that_never_comes)
 {
-	long before = device_counter(ctx, "pairing_timeouts");
+	long before = device_counter(ctx, "oob_timeouts");
 
 	/* The minimum: a second. */
 	a->timeout = 1;
 	a->retry_cnt = 0;
 	must(gives_up(a, b, 990));
-	check(device_counter(ctx, "pairing_timeouts") == before + 1, "not counted");
+	check(device_counter(ctx, "oob_timeouts") == before + 1, "not counted");
 	must(nobody_listens());
 }
 
@@ -768,10 +768,10 @@ SIDES_CASE(switched_off)
 	struct ibv_qp_attr attr;
 	int mask = rtr_attr(a, b, &attr), rc;
 
-	must(set_device_value(ctx, "pairing_port", 0));
-	check(device_value(ctx, "pairing_port") == 0, "not what was set");
+	must(set_device_value(ctx, "oob_port", 0));
+	check(device_value(ctx, "oob_port") == 0, "not what was set");
 	rc = try_modify(a, &attr, mask);
-	must(set_device_value(ctx, "pairing_port", port));
+	must(set_device_value(ctx, "oob_port", port));
 	check(rc == EOPNOTSUPP, "%d", rc);
 	must(sides_join(a, b));
 	must(traffic(a, b));
@@ -779,13 +779,13 @@ SIDES_CASE(switched_off)
 
 SIDES_CASE(another_port)
 {
-	must(set_device_value(ctx, "pairing_port", 24999));
+	must(set_device_value(ctx, "oob_port", 24999));
 	if (side_rtr(a, b) && !somebody_listens(24999))
 		fail("nobody listens at port 24999");
-	set_device_value(ctx, "pairing_port", port);
+	set_device_value(ctx, "oob_port", port);
 	must(!test_failed());
 	check(!somebody_listens(port), "somebody listens at the other port");
-	check(device_value(ctx, "pairing_port") == port, "not what was set");
+	check(device_value(ctx, "oob_port") == port, "not what was set");
 	/* b gets its peer after the setting is back, and finds it at the port of now. */
 	must(side_rtr(b, a) && side_rts(a) && side_rts(b));
 	must(traffic(a, b));
@@ -911,7 +911,7 @@ int main(int argc, char **argv)
 	ctx = test_context();
 	if (!ctx)
 		return test_cannot_start();
-	port = device_value(ctx, "pairing_port");
+	port = device_value(ctx, "oob_port");
 	RUN(both_ready_then_both_send);
 	RUN(one_is_through_before_the_other_begins);
 	RUN(the_other_is_through_before_the_one_begins);

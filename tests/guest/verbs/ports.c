@@ -104,7 +104,7 @@ static int try_set_port(int number)
 	char path[PATH_MAX], text[16];
 	int fd, rc;
 
-	snprintf(path, sizeof(path), "/sys/class/infiniband/%s/pairing_port",
+	snprintf(path, sizeof(path), "/sys/class/infiniband/%s/oob_port",
 		 ibv_get_device_name(ctx->device));
 	fd = open(path, O_WRONLY);
 	if (fd < 0)
@@ -168,7 +168,7 @@ SIDES_CASE(a_port_that_a_program_has_is_refused)
 	close(fd);
 	check(rc == EADDRINUSE, "%s", strerror(rc));
 	/* The setting is unchanged. */
-	check(device_value(ctx, "pairing_port") == port, "another port");
+	check(device_value(ctx, "oob_port") == port, "another port");
 	must(binding_gives(port, EADDRINUSE) && binding_gives(OTHER_PORT, 0));
 	must(sides_join(a, b) && traffic(a, b));
 }
@@ -231,7 +231,7 @@ int main(int argc, char **argv)
 	ctx = test_context();
 	if (!ctx)
 		return test_cannot_start();
-	port = device_value(ctx, "pairing_port");
+	port = device_value(ctx, "oob_port");
 	RUN(nobody_can_bind_it_while_nothing_waits);
 	RUN(nobody_can_bind_it_while_a_queue_pair_waits);
 	RUN(it_goes_with_the_setting);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Unauthorised peers at the pairing port: none connects, none blocks the right peer, and they leave
- * no state.
+ * Unauthorised peers at the out-of-band port: none connects, none blocks the right peer, and they
+ * leave no state.
  */
 
 #include <arpa/inet.h>
@@ -106,7 +106,7 @@ static bool is_closed(const char *from, const uint8_t *frame, size_t len, const 
 
 static long refusals(void)
 {
-	return device_counter(ctx, "pairing_refusals");
+	return device_counter(ctx, "oob_refusals");
 }
 
 /* Runs a body while a waits for b to call; b calls in the end, and must be served. */
@@ -318,7 +318,7 @@ static void silent_ones(void)
 
 static long limited(void)
 {
-	return device_counter(ctx, "pairing_limited");
+	return device_counter(ctx, "oob_limited");
 }
 
 /*
@@ -444,7 +444,7 @@ int main(int argc, char **argv)
 	ctx = test_context();
 	if (!ctx)
 		return test_cannot_start();
-	port = device_value(ctx, "pairing_port");
+	port = device_value(ctx, "oob_port");
 	RUN(the_right_request_is_answered);
 	RUN(wrong_in_any_octet);
 	RUN(wrong_in_any_octet_for_one_that_calls_too);
