@@ -71,6 +71,22 @@ by_rule() {
 	disconnect
 }
 
+# A connection that is lost while the host connects: NVMe notices it by its own limit of admin
+# commands, which is a minute otherwise. Then the host connects.
+lost_as_it_connects() {
+	local limit=/sys/module/nvme_core/parameters/admin_timeout file=/sys/class/infiniband/$DEV_A/inject before
+	before=$(cat $limit)
+	echo $((2 * SLOW)) >$limit
+	echo 'op=send nth=3 times=1 do=reset' >"$file"
+	took nvme_fails
+	grep 'hits=1$' "$file" || die 'the rule has hit nothing'
+	echo clear >"$file"
+	[ "$TOOK" -ge $((2000 * SLOW)) ] || die "it fails after $TOOK ms"
+	connected verified 1
+	echo "$before" >$limit
+}
+nvme_fails() { ! nvme_over 30 connect -n "$NQN" -i 2 || die 'it connects'; }
+
 ends_up self
 note_vectors
 target_up
@@ -81,6 +97,7 @@ try on_the_processors_of_the_vectors 90 on_the_processors_of_the_vectors
 try remote_invalidation 90 remote_invalidation
 try late_requests 90 by_rule delay=20ms
 try reset_connections 90 by_rule reset
+try lost_as_it_connects 90 lost_as_it_connects
 try load_notices 60 load_notices
 ! can_starve || try starved 150 starved
 # Must be last: it takes the target down, which stops lockdep (storage_nvme.sh).
