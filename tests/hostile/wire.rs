@@ -226,6 +226,30 @@ impl Wire {
         self.help(&["window", &octets.to_string()])
     }
 
+    /// Gives the connection up if the device's TCP does not answer for so long, two seconds at
+    /// least, while nothing is sent.
+    pub(crate) fn keepalive(&self, limit: Duration) -> Outcome {
+        self.help(&["keepalive", &limit.as_millis().to_string()])
+    }
+
+    /// Gives the connection up if the device's TCP takes nothing for so long (TCP_USER_TIMEOUT).
+    pub(crate) fn patience(&self, limit: Duration) -> Outcome {
+        self.help(&["patience", &limit.as_millis().to_string()])
+    }
+
+    /// Waits until this side's TCP has given the connection up.
+    pub(crate) fn gives_up(&self) -> Outcome {
+        let end = Instant::now() + soon();
+        loop {
+            if let Some(error) = self.socket.take_error()? {
+                require!(error.kind() == ErrorKind::TimedOut, "{error}");
+                return Ok(());
+            }
+            require!(Instant::now() < end, "the connection is there");
+            sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Sends octets of which the last one is urgent.
     pub(crate) fn urgent(&self, octets: &[u8]) -> Outcome {
         self.help(&["urgent", &hex(octets)])

@@ -4,6 +4,9 @@
  *
  *	socket reset		makes a close reset the connection from now on
  *	socket window OCTETS	sets the receive buffer
+ *	socket keepalive MS	gives the connection up if the peer's TCP does not answer for so
+ *				long while nothing is sent, two seconds at least
+ *	socket patience MS	gives it up if the peer's TCP takes nothing for so long
  *	socket urgent HEX	sends octets, the last one urgent
  *	socket extra HEX	sends octets in a segment that the socket does not count: to the
  *				peer its next octets, with the same numbers, repeat these
@@ -39,6 +42,18 @@ static int urgent(const char *hex)
 	size_t n = octets_of(hex, octets, sizeof(octets));
 
 	return send(0, octets, n, MSG_OOB) == (ssize_t)n ? 0 : -1;
+}
+
+/* Asks the peer's TCP once a second. */
+static int keepalive(int ms)
+{
+	int second = 1, on = 1, count = ms / 1000 - 1;
+
+	if (set(SO_KEEPALIVE, &on, sizeof(on)) ||
+	    setsockopt(0, IPPROTO_TCP, TCP_KEEPIDLE, &second, sizeof(second)) ||
+	    setsockopt(0, IPPROTO_TCP, TCP_KEEPINTVL, &second, sizeof(second)))
+		return -1;
+	return setsockopt(0, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
 }
 
 /* Returns the number of the next octet of a direction. */
@@ -116,6 +131,12 @@ int main(int argc, char **argv)
 		int octets = atoi(argv[2]);
 
 		rc = set(SO_RCVBUF, &octets, sizeof(octets));
+	} else if (!strcmp(word, "keepalive") && argc > 2) {
+		rc = keepalive(atoi(argv[2]));
+	} else if (!strcmp(word, "patience") && argc > 2) {
+		unsigned int ms = (unsigned int)atoi(argv[2]);
+
+		rc = setsockopt(0, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
 	} else if (!strcmp(word, "urgent") && argc > 2) {
 		rc = urgent(argv[2]);
 	} else if (!strcmp(word, "extra") && argc > 2) {

@@ -3,6 +3,11 @@
 //! Sends to the device: queues, numbers, offsets, receive buffers (RFC 5040, section 5.3; RFC 5041,
 //! sections 5 and 7).
 
+use std::{
+    thread::sleep,
+    time::Duration, //
+};
+
 use super::{
     case,
     code,
@@ -40,6 +45,7 @@ pub(super) fn cases() -> Vec<Case> {
         reserved_bits_of_a_send_are_ignored: "RDMAP-25 RDMAP-26 DDP-18",
         send_that_fills_its_buffer: "DDP-73 RDMAP-81",
         a_message_waits_for_its_receive: "DDP-71 MPA-9",
+        message_waits_longer_than_the_keepalive_of_the_peer: "DDP-71",
         receive_buffer_posted_in_time: "DDP-70 RDMAP-80",
         last_segment_leaves_the_receive_buffer: "DDP-73 RDMAP-82",
         middle_segment_leaves_the_receive_buffer: "DDP-72 DDP-83",
@@ -54,6 +60,7 @@ pub(super) fn cases() -> Vec<Case> {
         no_receive_buffer_for_an_empty_send: "RDMAP-89",
         receive_buffers_used_up: "DDP-70 RDMAP-80",
         flood_of_messages_without_receives: "DDP-71",
+        message_waits_longer_than_the_peer_has_patience: "DDP-71",
     ];
     list.extend(alone.into_iter().map(Case::alone));
     let mut bad = vec![
@@ -359,6 +366,36 @@ fn a_message_waits_for_its_receive(b: &mut Bench<'_>) -> Outcome {
     let waits = b.settled_counter("rx_receive_waits")? - waits;
     require!(waits == 2, "{waits} messages have waited");
     Ok(())
+}
+
+/// The device's TCP answers the peer's while the message waits.
+fn message_waits_longer_than_the_keepalive_of_the_peer(b: &mut Bench<'_>) -> Outcome {
+    let keepalive = Duration::from_secs(2);
+    b.puppet.set(&[("recvs", 0)])?;
+    let mut wire = b.connect()?;
+    wire.keepalive(keepalive)?;
+    wire.send(&[send(1, b"late")])?;
+    sleep(2 * keepalive);
+    b.puppet.ask(&format!("recv {} 1", wire.conn))?;
+    b.received(&wire, b"late")?;
+    b.puppet.ask(&format!("recv {} 1", wire.conn))?;
+    wire.send(&[send(2, b"next")])?;
+    b.received(&wire, b"next")
+}
+
+/// A peer with TCP_USER_TIMEOUT gives the connection up, without a word to the device, when what it
+/// sends is not taken for that time. What the device has taken before is delivered.
+fn message_waits_longer_than_the_peer_has_patience(b: &mut Bench<'_>) -> Outcome {
+    let data = [7; 1000];
+    b.puppet.set(&[("recvs", 0)])?;
+    let wire = b.connect()?;
+    wire.patience(Duration::from_secs(2))?;
+    wire.stuff(&send(1, &data).fpdu(), usize::MAX)?;
+    wire.gives_up()?;
+    b.puppet.set(&[("recvs", RECEIVES as u32)])?;
+    b.serves()?;
+    b.puppet.ask(&format!("recv {} 1", wire.conn))?;
+    b.received(&wire, &data)
 }
 
 /// A peer that sends on and on, and gets no receive, has what TCP's buffers hold and no more;
