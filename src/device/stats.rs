@@ -121,6 +121,8 @@ counters! {
     hint_changed_sources = c"hint_changed_sources",
     /// Queue pairs and memory regions that a process still had when it ended, likewise.
     hint_left_objects = c"hint_left_objects",
+    /// Memory regions of a process that gave peers rights which none used, likewise.
+    hint_unused_rights = c"hint_unused_rights",
     /// Completions of a send queue that the strict mode chose to hold, and those behind them.
     chosen_late_completions = c"chosen_late_completions",
     /// FPDUs that the strict mode chose to place late.

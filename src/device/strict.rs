@@ -95,6 +95,9 @@ pub(crate) struct Strictness {
     /// How many objects processes have left that ended, and no line of the log has counted.
     // ORDERING: Relaxed: a count stands for no other memory.
     left: Atomic<u32>,
+    /// How many regions have ended with rights that no peer used, likewise.
+    // ORDERING: Relaxed: as above.
+    unused: Atomic<u32>,
 }
 
 /// The keys that have ended, in a ring.
@@ -134,6 +137,7 @@ impl Strictness {
             switch <- new_mutex!(None, "Strictness::switch"),
             ended <- new_spinlock_bh!(EndedKeys::default(), "Strictness::ended"),
             left: Atomic::new(0),
+            unused: Atomic::new(0),
         })
     }
 
@@ -205,8 +209,26 @@ impl Device {
         }
     }
 
-    /// Says how many objects processes have left since it was said last.
-    pub(crate) fn report_left(&self) {
+    /// Counts a region whose rights no peer has used, unless the process ends.
+    ///
+    /// Context: process.
+    #[cold]
+    pub(crate) fn note_unused_rights(&self) {
+        if !current_is_exiting() {
+            self.strict.unused.fetch_add(1, Relaxed);
+            self.stats.hint_unused_rights.inc();
+        }
+    }
+
+    /// Logs how many objects processes have left, and how many of their regions had rights that no
+    /// peer used, since it was logged last.
+    pub(crate) fn report_hints(&self) {
+        let unused = self.strict.unused.xchg(0, Relaxed);
+        if unused != 0 {
+            self.warn(fmt!(
+                "strict hint 6: {unused} memory regions ended with rights that no peer used"
+            ));
+        }
         let left = self.strict.left.xchg(0, Relaxed);
         if left != 0 {
             self.warn(fmt!(

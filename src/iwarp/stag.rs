@@ -127,6 +127,13 @@ impl Access {
         Self(self.0 & other.0)
     }
 
+    /// Returns the rights that are in this set and not in the other one.
+    #[inline]
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
     /// Returns the set as a number, for [`Access::from_bits`].
     #[inline]
     pub const fn bits(self) -> u8 {

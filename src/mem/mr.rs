@@ -135,6 +135,9 @@ pub(crate) struct Region {
     stag: Atomic<u32>,
     /// The number of windows bound to it, or [`CLOSED`].
     windows: Atomic<u32>,
+    /// The rights that peers have used, as [`Access::bits`]; noted in the strict mode.
+    // ORDERING: Relaxed: stands for no other memory.
+    used: Atomic<u32>,
     body: BhRevocable<Body>,
 }
 
@@ -235,6 +238,7 @@ impl Region {
             pd,
             stag: Atomic::new(body.stag.raw()),
             windows: Atomic::new(0),
+            used: Atomic::new(0),
             body: BhRevocable::new(body),
         };
         Ok(Arc::new(region, GFP_KERNEL_ACCOUNT)?)
@@ -246,6 +250,30 @@ impl Region {
     /// Context: process, sleeps.
     pub(super) fn revoke(&self) -> Option<Body> {
         self.body.revoke()
+    }
+
+    /// Notes that a peer has used these rights. Context: any.
+    #[cold]
+    pub(crate) fn note_use(&self, rights: Access) {
+        let mut used = self.used.load(Relaxed);
+        loop {
+            let both = used | u32::from(rights.bits());
+            match self.used.cmpxchg(used, both, Relaxed) {
+                Ok(_) => return,
+                Err(other) => used = other,
+            }
+        }
+    }
+
+    /// Returns whether peers have a right that none has used, of those that a process's region with
+    /// this body grants. Context: any.
+    #[cold]
+    pub(super) fn has_unused_rights(&self, body: &Body) -> bool {
+        let for_peers = Access::ALL.without(Access::LOCAL_WRITE);
+        // CAST: The lowest octet holds them all.
+        let used = Access::from_bits(self.used.load(Relaxed) as u8);
+        let granted = body.access.intersection(for_peers);
+        self.kind == Kind::User && !used.contains(granted)
     }
 
     /// Returns the current STag. Context: any.

@@ -11,7 +11,10 @@
 
 use core::ops::Range;
 
-use iwarp::stag::Stag;
+use iwarp::stag::{
+    Access,
+    Stag, //
+};
 use kernel::{
     prelude::*,
     sync::{
@@ -104,10 +107,15 @@ impl Regions {
     ) -> Result<Arc<Region>> {
         let [unforeseen] = random::octets();
         let key = key.unwrap_or(unforeseen);
-        self.table.insert(|index| {
+        let region = self.table.insert(|index| {
             body.stag = Stag::from_parts(index, key);
             Region::new(kind, pd, body)
-        })
+        })?;
+        if !self.device.strict.is_on() {
+            // What peers do with it is not noted from the beginning.
+            region.note_use(Access::ALL);
+        }
+        Ok(region)
     }
 
     /// Ends a region: afterwards its STag finds no region and no guard of it exists.
@@ -128,6 +136,9 @@ impl Regions {
         if self.device.strict.is_on() {
             if let Some(ended) = body.ended_key() {
                 self.device.strict.remember(ended);
+            }
+            if region.has_unused_rights(&body) {
+                self.device.note_unused_rights();
             }
         }
         // The table's reference is dropped later.

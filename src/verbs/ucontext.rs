@@ -56,6 +56,6 @@ impl UContextOps for UContext {
 impl Drop for UContext {
     fn drop(&mut self) {
         self.waits.end();
-        self.device.report_left();
+        self.device.report_hints();
     }
 }

@@ -30,7 +30,10 @@ use iwarp::{
         TaggedSegment,
         ATOMIC_WRITE_LEN, //
     },
-    stag::Stag,
+    stag::{
+        Access,
+        Stag, //
+    },
     stream::{
         Delivery,
         NotPlaced,
@@ -189,6 +192,7 @@ impl Delivery for RxDelivery<'_, '_> {
         match self.again {
             None => {
                 if static_key::is_on() {
+                    region.note_use(Access::REMOTE_WRITE);
                     let late = LatePayload {
                         qp: self.qp,
                         incoming: self.incoming,
@@ -217,6 +221,9 @@ impl Delivery for RxDelivery<'_, '_> {
         let region = region.ok_or(invalid)?;
         let access = PeerAccess::open(region, self.qp.stream_id(), Some(self.off));
         let access = access.ok_or(invalid)?;
+        if static_key::is_on() {
+            region.note_use(Access::REMOTE_WRITE);
+        }
         // In one piece, however they lie in TCP's queue: aligned memory gets them by one store.
         let mut octets = [0; ATOMIC_WRITE_LEN as usize];
         let (pos, len) = payload_of(self.pos, segment.payload);
@@ -270,8 +277,12 @@ impl Delivery for RxDelivery<'_, '_> {
         let access = SgeAccess::sink(self.qp.pd(), self.off);
         match self.again {
             None => {
-                if static_key::is_on() && self.late(payload).leave_response(sink, access, offset) {
-                    return Err(NotPlaced::Absent);
+                if static_key::is_on() {
+                    // The sink of a Read needs the right on iWARP adapters.
+                    sink.region.note_use(Access::REMOTE_WRITE);
+                    if self.late(payload).leave_response(sink, access, offset) {
+                        return Err(NotPlaced::Absent);
+                    }
                 }
                 Ok(place(self.inbound, payload, sink, access, offset)?)
             }
@@ -378,6 +389,9 @@ impl Delivery for RxDelivery<'_, '_> {
             let access = PeerAccess::open(region, self.qp.stream_id(), Some(self.off));
             let access = access.ok_or(invalid)?;
             access.read(&request, request.len, |_, _| Ok::<_, Fault>(()))?;
+            if static_key::is_on() {
+                region.note_use(Access::REMOTE_READ);
+            }
             source = Some(region.clone());
         }
         self.qp.put_request(InboundRequest::Read(InboundRead {
@@ -395,6 +409,9 @@ impl Delivery for RxDelivery<'_, '_> {
         let region = region.ok_or(invalid)?;
         let access = PeerAccess::open(region, self.qp.stream_id(), Some(self.off));
         access.ok_or(invalid)?.flush(request)?;
+        if static_key::is_on() {
+            region.note_use(Access::FLUSH_GLOBAL);
+        }
         // All that came before is stored, and the answer is sent under locks taken later: who sees
         // it, sees that. No region grants more than that.
         self.qp.put_request(InboundRequest::Read(InboundRead {
@@ -417,6 +434,9 @@ impl Delivery for RxDelivery<'_, '_> {
         let access = PeerAccess::open(target, self.qp.stream_id(), Some(self.off));
         // The access ends with this statement, before the request is queued.
         access.ok_or(invalid)?.operate(&request, |_, _| Ok(()))?;
+        if static_key::is_on() {
+            target.note_use(Access::REMOTE_ATOMIC);
+        }
         self.qp.put_request(InboundRequest::Atomic(InboundAtomic {
             request,
             target: target.clone(),

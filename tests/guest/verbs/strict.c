@@ -620,6 +620,74 @@ static void objects_left_at_the_end_are_a_hint(void)
 	check(device_counter(test_context(), "hint_left_objects") == hints, "counted without the mode");
 }
 
+static long unused_rights(void)
+{
+	return device_counter(test_context(), "hint_unused_rights");
+}
+
+/* A region of b with these rights, which is deregistered after requests of a: so often it is a hint. */
+static bool region_ends(struct pair *p, int rights, const enum ibv_wr_opcode *ops, long expected)
+{
+	struct ibv_sge sge = sge_of(&local, 0, 8);
+	long hints = unused_rights();
+	struct ibv_send_wr wr;
+	struct region theirs;
+	struct ibv_wc wc;
+
+	if (!region_make(&theirs, p->b.pd, LEN, IBV_ACCESS_LOCAL_WRITE | rights))
+		return false;
+	for (uint64_t id = 1; *ops != IBV_WR_SEND; ops++, id++) {
+		wr = wr_rdma(*ops, id, IBV_SEND_SIGNALED, &sge, 1, (uintptr_t)theirs.buf, theirs.mr->rkey);
+		if (!post_send(&p->a, &wr) || !expect_wc(p->a.send_cq, &wc, id, IBV_WC_SUCCESS))
+			return false;
+	}
+	/* A completed Write may not have arrived. */
+	if (!exchange_works(p))
+		return false;
+	region_release(&theirs);
+	hints = unused_rights() - hints;
+	if (hints != expected) {
+		fail("%ld hints, rights %#x", hints, (unsigned int)rights);
+		return false;
+	}
+	return true;
+}
+
+#define OPS(...) ((const enum ibv_wr_opcode[]){ __VA_ARGS__, IBV_WR_SEND })
+PAIR_CASE(rights_that_no_peer_uses_are_a_hint, 0)
+{
+	const enum ibv_wr_opcode *none = OPS(IBV_WR_SEND), *a_write = OPS(IBV_WR_RDMA_WRITE);
+	const enum ibv_wr_opcode *both = OPS(IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE);
+	const int write = IBV_ACCESS_REMOTE_WRITE, read = IBV_ACCESS_REMOTE_READ;
+	struct region sink, early;
+	struct ibv_send_wr wr;
+	struct ibv_sge sge;
+	struct ibv_wc wc;
+	long hints;
+
+	must(prepare(p));
+	must(region_ends(p, 0, none, 0) && region_ends(p, write, none, 1));
+	must(region_ends(p, write, a_write, 0) && region_ends(p, read | write, a_write, 1));
+	must(region_ends(p, read | write, both, 0));
+
+	/* The sink of a Read needs the right to write on iWARP. */
+	must(region_make(&sink, p->a.pd, LEN, IBV_ACCESS_LOCAL_WRITE | write));
+	sge = sge_of(&sink, 0, 64);
+	wr = to_remote(IBV_WR_RDMA_READ, 1, &sge);
+	must(post_send(&p->a, &wr) && expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS));
+	hints = unused_rights();
+	region_release(&sink);
+	check(unused_rights() == hints, "the sink of a Read is a hint");
+
+	/* Without the mode, and as it was switched on too late to see all. */
+	must(file_write(file, "0") && region_ends(p, write, none, 0));
+	must(region_make(&early, p->a.pd, LEN, IBV_ACCESS_LOCAL_WRITE | write));
+	must(file_write(file, "1"));
+	region_release(&early);
+	check(unused_rights() == hints, "a region from before the mode is a hint");
+	must(nothing_found());
+}
+
 static void switch_needs_the_capability(void)
 {
 	must(needs_net_admin(test_context(), "strict", "0"));
@@ -668,6 +736,7 @@ int main(int argc, char **argv)
 	RUN(events_come_for_nothing_by_choice);
 	RUN(source_that_changes_is_a_hint);
 	RUN(objects_left_at_the_end_are_a_hint);
+	RUN(rights_that_no_peer_uses_are_a_hint);
 	RUN(switch_needs_the_capability);
 	RUN(without_the_mode_nothing_is_found);
 	file_write(file, "0");
