@@ -8,6 +8,7 @@
 #include <linux/net.h>
 #include <linux/string.h>
 #include <linux/unaligned.h>
+#include <keys/asymmetric-type.h>
 #include <net/handshake.h>
 #include <net/net_namespace.h>
 #include <net/sock.h>
@@ -22,6 +23,12 @@ bool riwarp_helper_tls_exists(void);
 bool riwarp_helper_tls_exists(void)
 {
 	return RIWARP_HAS_TLS;
+}
+
+bool riwarp_helper_tls_has_x509(void);
+bool riwarp_helper_tls_has_x509(void)
+{
+	return RIWARP_HAS_TLS && IS_ENABLED(CONFIG_X509_CERTIFICATE_PARSER);
 }
 
 /* Keys. */
@@ -44,6 +51,36 @@ struct key *riwarp_helper_key_get(s32 serial, const char *type)
 #else
 	return ERR_PTR(-EOPNOTSUPP);
 #endif
+}
+
+/* Returns a reference to the key, or an error, whoever may search for it. */
+struct key *riwarp_helper_key_lookup(s32 serial, const char *type);
+struct key *riwarp_helper_key_lookup(s32 serial, const char *type)
+{
+#if RIWARP_HAS_TLS
+	struct key *key = key_lookup(serial);
+
+	if (IS_ERR(key) || strcmp(key->type->name, type) == 0)
+		return key;
+	key_put(key);
+	return ERR_PTR(-EINVAL);
+#else
+	return ERR_PTR(-EOPNOTSUPP);
+#endif
+}
+
+/*
+ * Returns the octets of the subject key identifier of a key of the type "asymmetric", and how many
+ * they are: 0 if it has none.
+ */
+const u8 *riwarp_helper_key_skid(const struct key *key, size_t *len);
+const u8 *riwarp_helper_key_skid(const struct key *key, size_t *len)
+{
+	const struct asymmetric_key_ids *ids = asymmetric_key_ids(key);
+	const struct asymmetric_key_id *skid = ids ? ids->id[1] : NULL;
+
+	*len = skid ? skid->len : 0;
+	return skid ? skid->data : NULL;
 }
 
 void riwarp_helper_key_put(struct key *key);
@@ -83,11 +120,11 @@ bool riwarp_helper_keyring_has(struct key *ring, s32 serial)
 
 /* The socket's file. */
 
-/* On failure the socket is released. */
-int riwarp_helper_sock_alloc_file(struct socket *sock);
-int riwarp_helper_sock_alloc_file(struct socket *sock)
+/* The file keeps a copy of the name. On failure the socket is released. */
+int riwarp_helper_sock_alloc_file(struct socket *sock, const char *name);
+int riwarp_helper_sock_alloc_file(struct socket *sock, const char *name)
 {
-	return PTR_ERR_OR_ZERO(sock_alloc_file(sock, O_NONBLOCK, NULL));
+	return PTR_ERR_OR_ZERO(sock_alloc_file(sock, O_NONBLOCK, name));
 }
 
 void riwarp_helper_sock_fput(struct socket *sock);
@@ -115,7 +152,11 @@ void riwarp_helper_sk_net_refcnt_downgrade(struct sock *sk)
 	__netns_tracker_alloc(net, &sk->ns_tracker, false, GFP_NOIO);
 }
 
-/* The handshake. */
+/*
+ * The handshake. The name of the peer is that of the file, which exists as long as anybody reads it:
+ * a request that was cancelled keeps a pointer to it. (Without one, tlshd looks the address up by
+ * DNS.)
+ */
 
 int riwarp_helper_tls_hello_psk(struct socket *sock, bool client, unsigned int timeout_ms,
 		s32 keyring, s32 key, void (*done)(void *data, int status, s32 peerid), void *data);
@@ -127,8 +168,7 @@ int riwarp_helper_tls_hello_psk(struct socket *sock, bool client, unsigned int t
 		.ta_sock = sock,
 		.ta_done = done,
 		.ta_data = data,
-		/* tlshd looks an address without a name up by DNS; a cancelled request keeps it. */
-		.ta_peername = "riwarp",
+		.ta_peername = sock->file->f_path.dentry->d_name.name,
 		.ta_timeout_ms = timeout_ms,
 		.ta_keyring = keyring,
 		.ta_num_peerids = 1,
@@ -137,6 +177,31 @@ int riwarp_helper_tls_hello_psk(struct socket *sock, bool client, unsigned int t
 
 	return client ? tls_client_hello_psk(&args, GFP_NOIO) :
 			tls_server_hello_psk(&args, GFP_NOIO);
+#else
+	return -EOPNOTSUPP;
+#endif
+}
+
+int riwarp_helper_tls_hello_x509(struct socket *sock, bool client, unsigned int timeout_ms,
+		s32 cert, s32 privkey, void (*done)(void *data, int status, s32 peerid),
+		void *data);
+int riwarp_helper_tls_hello_x509(struct socket *sock, bool client, unsigned int timeout_ms,
+		s32 cert, s32 privkey, void (*done)(void *data, int status, s32 peerid),
+		void *data)
+{
+#if RIWARP_HAS_TLS
+	struct tls_handshake_args args = {
+		.ta_sock = sock,
+		.ta_done = done,
+		.ta_data = data,
+		.ta_peername = sock->file->f_path.dentry->d_name.name,
+		.ta_timeout_ms = timeout_ms,
+		.ta_my_cert = cert,
+		.ta_my_privkey = privkey,
+	};
+
+	return client ? tls_client_hello_x509(&args, GFP_NOIO) :
+			tls_server_hello_x509(&args, GFP_NOIO);
 #else
 	return -EOPNOTSUPP;
 #endif

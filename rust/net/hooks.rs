@@ -25,6 +25,7 @@
 //!
 //! C headers: `include/net/sock.h`, `include/net/tcp.h`.
 
+use super::handshake::TlsPeer;
 use super::skb::Inbound;
 use super::skb::SockLock;
 use super::socket::Socket;
@@ -408,8 +409,8 @@ impl<T: SocketEvents> Hooked<T> {
         Some(unsafe { ArcBorrow::<T>::from_raw(hook.target.cast()) }.into())
     }
 
-    /// Turns the socket into one with TLS after a handshake, and hooks it again, above TLS. Events
-    /// before this are not reported.
+    /// Turns the socket into one with TLS after a handshake with this peer, and hooks it again,
+    /// above TLS. Events before this are not reported.
     ///
     /// Context: process; the caller calls one of `suspend`, this and `unhook` at a time.
     ///
@@ -420,12 +421,12 @@ impl<T: SocketEvents> Hooked<T> {
     /// * `EPROTO` if it is not TLS 1.3; `EOPNOTSUPP` if an adapter encrypts.
     /// * `EBUSY` if the socket has private data of another user.
     /// * `ENOMEM`.
-    pub fn secure(&self) -> Result {
+    pub fn secure(&self, peer: TlsPeer) -> Result {
         // ORDERING: as in `suspend`.
         let hook = self.hook.load(Relaxed).cast_mut().cast::<Hook>();
         // SAFETY: By the type invariant it is null or a hook, which only `unhook` frees.
         let target = unsafe { hook.as_ref() }.ok_or(EINVAL)?;
-        self.socket.secure()?;
+        self.socket.secure(peer)?;
         target.below.populate(self.socket.callbacks());
         let user_data = hook.map_addr(|addr| addr | NOCOPY).cast();
         self.suspended.store(false, Relaxed);

@@ -4,6 +4,7 @@
 //!
 //! C headers: `include/linux/key.h`, `include/linux/keyctl.h`.
 
+use core::slice;
 use kernel::error::from_err_ptr;
 use kernel::ffi::c_char;
 use kernel::ffi::c_void;
@@ -11,8 +12,10 @@ use kernel::prelude::*;
 
 extern "C" {
     fn riwarp_helper_key_get(serial: i32, kind: *const c_char) -> *mut c_void;
+    fn riwarp_helper_key_lookup(serial: i32, kind: *const c_char) -> *mut c_void;
     fn riwarp_helper_key_put(key: *mut c_void);
     fn riwarp_helper_key_serial(key: *const c_void) -> i32;
+    fn riwarp_helper_key_skid(key: *const c_void, len: *mut usize) -> *const u8;
     fn riwarp_helper_keyring_has(ring: *mut c_void, serial: i32) -> bool;
 }
 
@@ -50,6 +53,15 @@ impl Key {
         Self::find(serial, c"psk")
     }
 
+    /// Finds a key of the type "user", whose octets `tlshd` reads. Context: process.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Key::keyring`].
+    pub fn user(serial: i32) -> Result<Self> {
+        Self::find(serial, c"user")
+    }
+
     fn find(serial: i32, kind: &CStr) -> Result<Self> {
         if serial <= 0 {
             return Err(EINVAL);
@@ -58,6 +70,21 @@ impl Key {
         let key = unsafe { riwarp_helper_key_get(serial, kind.as_char_ptr()) };
         // INVARIANT: The helper returns an error, or a reference.
         from_err_ptr(key).map(Self)
+    }
+
+    /// Finds the key of a certificate, by the number that `tlshd` gives for one that it has
+    /// verified. Context: process.
+    ///
+    /// # Errors
+    ///
+    /// * `ENOKEY` if there is none of that number, as 0 for a peer without a certificate.
+    /// * `EINVAL` if it is another kind of key.
+    /// * `EOPNOTSUPP` in a kernel without TLS or without keys.
+    pub fn certificate(serial: i32) -> Result<Certificate> {
+        // SAFETY: The helper requires a string that ends in a zero.
+        let key = unsafe { riwarp_helper_key_lookup(serial, c"asymmetric".as_char_ptr()) };
+        // INVARIANT: The helper returns an error, or a reference to a key of that type.
+        from_err_ptr(key).map(|key| Certificate(Self(key)))
     }
 
     /// Returns the serial number.
@@ -79,5 +106,28 @@ impl Drop for Key {
     fn drop(&mut self) {
         // SAFETY: The helper requires a reference: by the type invariant this value owns one.
         unsafe { riwarp_helper_key_put(self.0) };
+    }
+}
+
+/// A reference to the key of a certificate.
+///
+/// # Invariants
+///
+/// The key is of the type "asymmetric".
+pub struct Certificate(Key);
+
+impl Certificate {
+    /// Returns the subject key identifier, which is empty if the certificate has none.
+    pub fn subject_key_id(&self) -> &[u8] {
+        let mut len = 0;
+        // SAFETY: The helper requires a valid key of the type "asymmetric", which `self` has by the
+        // type invariants.
+        let octets = unsafe { riwarp_helper_key_skid(self.0 .0, &raw mut len) };
+        if octets.is_null() {
+            return &[];
+        }
+        // SAFETY: `from_raw_parts` requires octets that do not change for the lifetime of the
+        // slice: the helper returns so many, which such a key has from its beginning to its end.
+        unsafe { slice::from_raw_parts(octets, len) }
     }
 }

@@ -61,6 +61,7 @@ mod tls;
 
 pub use info::TcpInfo;
 pub use secure::tls_exists;
+pub use secure::tls_has_x509;
 pub(super) use send::send_locked;
 pub use send::SendHint;
 

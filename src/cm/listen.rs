@@ -94,6 +94,7 @@ use crate::{
     },
     device::{
         queues::Queues,
+        tls::client_name,
         Device, //
     }, //
 };
@@ -229,7 +230,7 @@ impl Listener {
         let key = entry.key;
         let socket = if device.tls.is_on() {
             // Which the peer's handshake demands, if it begins one.
-            socket.into_file()?
+            socket.into_file(&client_name()?)?
         } else {
             socket
         };

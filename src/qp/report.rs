@@ -70,6 +70,12 @@ impl Qp {
             if let Some(cipher) = conn.connection.socket().cipher() {
                 out.write_fmt(fmt!(" tls={cipher}"))?;
             }
+            if let Some(certificate) = conn.connection.socket().peer_certificate() {
+                out.write_str(" tls_peer=")?;
+                for octet in certificate.subject_key_id() {
+                    out.write_fmt(fmt!("{octet:02x}"))?;
+                }
+            }
         }
         if let Some(negotiated) = negotiated {
             out.write_fmt(fmt!(

@@ -16,12 +16,15 @@ use kernel::{
 use kernel_ext::rdma::settings::Setting;
 
 use crate::{
-    device::settings::{
-        parse_switch,
-        warn_of_old_name,
-        DepthLimit,
-        MpaRevision,
-        ReceiveWait, //
+    device::{
+        settings::{
+            parse_switch,
+            warn_of_old_name,
+            DepthLimit,
+            MpaRevision,
+            ReceiveWait, //
+        },
+        tls::TlsKey, //
     },
     verbs::device::RdmaDevice, //
 };
@@ -64,6 +67,20 @@ macro_rules! depth_limit {
             store: Some(|device, text| {
                 device.settings.$set(DepthLimit::parse(text)?);
                 Ok(())
+            }),
+        }
+    };
+}
+
+/// A key of TLS, by its serial number.
+macro_rules! tls_key {
+    ($name:literal, $which:ident) => {
+        Setting {
+            name: $name,
+            show: |device, out| write!(out, "{}", device.tls.key(TlsKey::$which)),
+            store: Some(|device, text| {
+                let serial = text.parse().map_err(|_| EINVAL)?;
+                device.tls.set_key(TlsKey::$which, serial)
             }),
         }
     };
@@ -138,21 +155,17 @@ pub(super) const FILES: &[Setting<RdmaDevice>] = &[
         show: |device, out| out.write_str(device.tls.accept()),
         store: Some(|device, text| device.tls.set_accept(text)),
     },
+    tls_key!(c"tls_keyring", Keyring),
+    tls_key!(c"tls_key", Psk),
+    tls_key!(c"tls_cert", Cert),
+    tls_key!(c"tls_privkey", Privkey),
     Setting {
-        name: c"tls_keyring",
-        show: |device, out| write!(out, "{}", device.tls.keyring()),
-        store: Some(|device, text| {
-            let serial = text.parse().map_err(|_| EINVAL)?;
-            device.tls.set_keyring(serial)
-        }),
-    },
-    Setting {
-        name: c"tls_key",
-        show: |device, out| write!(out, "{}", device.tls.key()),
-        store: Some(|device, text| {
-            let serial = text.parse().map_err(|_| EINVAL)?;
-            device.tls.set_key(serial)
-        }),
+        name: c"tls_peername",
+        show: |device, out| match device.tls.peername() {
+            Some(name) => out.write_str(name.to_str().unwrap_or_default()),
+            None => Ok(()),
+        },
+        store: Some(|device, text| device.tls.set_peername(text)),
     },
     Setting {
         name: c"port_offset",

@@ -11,8 +11,11 @@ use super::tls::Tls;
 use super::Socket;
 use super::Tcp;
 use crate::bindings;
+use crate::net::handshake::TlsPeer;
 use crate::net::hooks::Callbacks;
+use crate::net::key::Certificate;
 use kernel::error::to_result;
+use kernel::ffi::c_char;
 use kernel::ffi::c_int;
 use kernel::prelude::*;
 use kernel::sync::atomic::Acquire;
@@ -21,18 +24,25 @@ use kernel::sync::atomic::Full;
 extern "C" {
     fn riwarp_helper_sk_net_refcnt(sk: *const bindings::sock) -> c_int;
     fn riwarp_helper_sk_net_refcnt_downgrade(sk: *mut bindings::sock);
-    fn riwarp_helper_sock_alloc_file(sock: *mut bindings::socket) -> c_int;
+    fn riwarp_helper_sock_alloc_file(sock: *mut bindings::socket, name: *const c_char) -> c_int;
     fn riwarp_helper_sock_fput(sock: *mut bindings::socket);
     fn riwarp_helper_sock_has_other_users(sock: *const bindings::socket) -> bool;
     fn riwarp_helper_tls_abort(sk: *mut bindings::sock, err: c_int, wait: bool) -> c_int;
     fn riwarp_helper_tls_cipher(sk: *const bindings::sock) -> c_int;
     fn riwarp_helper_tls_exists() -> bool;
+    fn riwarp_helper_tls_has_x509() -> bool;
 }
 
 /// Returns whether the kernel has TLS, handshakes and keys.
 pub fn tls_exists() -> bool {
     // SAFETY: The helper returns a constant.
     unsafe { riwarp_helper_tls_exists() }
+}
+
+/// Returns whether the kernel has these, and keys of certificates.
+pub fn tls_has_x509() -> bool {
+    // SAFETY: The helper returns a constant.
+    unsafe { riwarp_helper_tls_has_x509() }
 }
 
 /// What the octets of a socket go through.
@@ -63,19 +73,22 @@ impl Socket {
         self.lent.load(Acquire).then_some(Layer::Lent)
     }
 
-    /// Gives the socket a file, which a handshake demands. Context: process.
+    /// Gives the socket a file, which a handshake demands. The daemon takes its name for that of
+    /// the peer. Context: process.
     ///
     /// # Errors
     ///
     /// `ENOMEM`; closes the socket.
-    pub fn into_file(mut self) -> Result<Self> {
+    pub fn into_file(mut self, name: &CStr) -> Result<Self> {
         if self.file {
             return Ok(self);
         }
         // INVARIANT: The file owns the socket; this value owns the file.
         self.file = true;
-        // SAFETY: The helper requires a valid socket without a file: this one has none.
-        let made = to_result(unsafe { riwarp_helper_sock_alloc_file(self.raw.as_ptr()) });
+        let raw = self.raw.as_ptr();
+        // SAFETY: The helper requires a valid socket without a file, as this one, and a string that
+        // ends in a zero.
+        let made = to_result(unsafe { riwarp_helper_sock_alloc_file(raw, name.as_char_ptr()) });
         if let Err(error) = made {
             // The helper has released the socket.
             core::mem::forget(self);
@@ -98,6 +111,14 @@ impl Socket {
     /// Returns the name of the cipher, if the socket has TLS.
     pub fn cipher(&self) -> Option<&'static str> {
         self.tls.as_ref().map(|tls| tls.cipher())
+    }
+
+    /// Returns the peer's certificate, if the socket has TLS with one that is known.
+    pub fn peer_certificate(&self) -> Option<&Certificate> {
+        match self.tls.as_ref()?.peer() {
+            TlsPeer::X509(certificate) => certificate.as_ref(),
+            TlsPeer::Psk => None,
+        }
     }
 
     /// Lends the socket to a handshake. It counts its namespace from now on, since the daemon may
@@ -123,7 +144,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Turns the socket into one with TLS, after a handshake.
+    /// Turns the socket into one with TLS, after a handshake with this peer.
     ///
     /// # Errors
     ///
@@ -131,7 +152,7 @@ impl Socket {
     /// * `ENOTCONN` if the kernel's TLS is not on in both directions.
     /// * `EPROTO` if it is not TLS 1.3; `EOPNOTSUPP` if an adapter encrypts.
     /// * `ENOMEM`.
-    pub(in crate::net) fn secure(&self) -> Result {
+    pub(in crate::net) fn secure(&self, peer: TlsPeer) -> Result {
         // ORDERING: pairs with `lend`.
         if !self.lent.load(Acquire) || self.tls.as_ref().is_some() {
             return Err(EINVAL);
@@ -143,7 +164,7 @@ impl Socket {
         // SAFETY: `read` requires a valid socket whose callbacks do not change: TLS is on, and the
         // handshake has ended.
         let callbacks = unsafe { Callbacks::read(sk) };
-        let tls = KBox::pin_init(Tls::new(self, cipher, callbacks), GFP_KERNEL)?;
+        let tls = KBox::pin_init(Tls::new(self, cipher, peer, callbacks), GFP_KERNEL)?;
         self.tls.populate(tls);
         Ok(())
     }

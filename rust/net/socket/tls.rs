@@ -28,6 +28,7 @@ use crate::bindings;
 use crate::compat::EKEYEXPIRED;
 use crate::compat::EPROTO;
 use crate::mm::noio::without_io;
+use crate::net::handshake::TlsPeer;
 use crate::net::hooks::notify;
 use crate::net::hooks::Callbacks;
 use crate::net::hooks::SocketNotice;
@@ -88,6 +89,7 @@ const NEW_SESSION_TICKET: u8 = 4;
 #[pin_data]
 pub(super) struct Tls {
     cipher: c_int,
+    peer: TlsPeer,
     /// Those below this module's.
     callbacks: Callbacks,
     /// The error that ended the stream, as a positive number; 0 if none.
@@ -123,7 +125,7 @@ struct Records {
 }
 
 impl Tls {
-    /// Makes the TLS of a socket on which it is on. `callbacks` are those of the kernel's TLS.
+    /// Makes the TLS of a socket on which it is on, with this peer. `callbacks` are those of the kernel's TLS.
     ///
     /// # Errors
     ///
@@ -131,6 +133,7 @@ impl Tls {
     pub(super) fn new(
         socket: &Socket,
         cipher: c_int,
+        peer: TlsPeer,
         callbacks: Callbacks,
     ) -> impl PinInit<Self, Error> + '_ {
         socket.locked(|sk| {
@@ -142,6 +145,7 @@ impl Tls {
         });
         try_pin_init!(Self {
             cipher,
+            peer,
             callbacks,
             error: Atomic::new(0),
             tx <- new_mutex!(Closure::Open, "riwarp::Tls::tx"),
@@ -166,6 +170,11 @@ impl Tls {
             bindings::TLS_CIPHER_CHACHA20_POLY1305 => "chacha20-poly1305",
             _ => "other",
         }
+    }
+
+    /// Returns who the peer is.
+    pub(super) fn peer(&self) -> &TlsPeer {
+        &self.peer
     }
 
     /// Returns how many records may be sent under one key.

@@ -42,8 +42,8 @@ use kernel::prelude::*;
 use kernel_ext::{
     crc32c,
     net::{
-        Family,
-        PskKeys,
+        Credentials,
+        SockAddr,
         Socket, //
     }, //
 };
@@ -242,11 +242,11 @@ pub(in crate::cm) fn config(device: &Device, role: Role) -> Config {
     }
 }
 
-/// Returns the configuration of a side that connects, and the keys of the TLS handshake in front of
-/// its Request, if the device has it begin with one.
-pub(in crate::cm) fn initiator_config(device: &Device) -> (Config, Option<PskKeys>) {
+/// Returns the configuration of a side that connects, and the credentials of the TLS handshake in
+/// front of its Request, if the device has it begin with one.
+pub(in crate::cm) fn initiator_config(device: &Device) -> (Config, Option<Credentials>) {
     let mut config = config(device, Role::Initiator);
-    let tls = device.tls.policy().map(|policy| policy.keys);
+    let tls = device.tls.policy().map(|policy| policy.credentials);
     if tls.is_some() {
         // What authenticates each record is stronger (MPA-15).
         config.crc = Crc::Off;
@@ -254,19 +254,20 @@ pub(in crate::cm) fn initiator_config(device: &Device) -> (Config, Option<PskKey
     (config, tls)
 }
 
-/// Makes the socket of a side that connects, with the file that a TLS handshake demands.
+/// Makes the socket of a side that connects to a peer, with the file that a TLS handshake demands.
 ///
 /// # Errors
 ///
-/// Those of [`Device::net`], [`Socket::new_tcp`] and [`Socket::into_file`].
+/// Those of [`Device::net`], [`Socket::new_tcp`], [`Credentials::server_name`] and
+/// [`Socket::into_file`].
 pub(in crate::cm) fn initiator_socket(
     device: &Device,
-    family: Family,
-    tls: Option<&PskKeys>,
+    peer: &SockAddr,
+    tls: Option<&Credentials>,
 ) -> Result<Socket> {
-    let socket = Socket::new_tcp(&device.net()?, family)?;
+    let socket = Socket::new_tcp(&device.net()?, peer.family())?;
     match tls {
-        Some(_) => socket.into_file(),
+        Some(credentials) => socket.into_file(&credentials.server_name(peer.ip())?),
         None => Ok(socket),
     }
 }

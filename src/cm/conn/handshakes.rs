@@ -30,8 +30,9 @@ use kernel::{
     }, //
 };
 use kernel_ext::net::{
+    Credentials,
     Handshake,
-    PskKeys, //
+    TlsRole, //
 };
 
 use crate::cm::listen::admission::HalfOpen;
@@ -49,7 +50,7 @@ const PLACE_MS: i64 = 1_000;
 
 /// A connection whose handshake is under way.
 pub(in crate::cm) struct Securing {
-    pub(super) keys: PskKeys,
+    pub(super) credentials: Credentials,
     pub(super) begun: Begun,
     pub(super) then: AfterHandshake,
 }
@@ -77,6 +78,16 @@ pub(super) enum AfterHandshake {
         inbox: Inbox,
         entry: HalfOpen,
     },
+}
+
+impl AfterHandshake {
+    /// Returns the part of this end.
+    pub(super) fn role(&self) -> TlsRole {
+        match self {
+            Self::Request { .. } => TlsRole::Client,
+            Self::Await { .. } => TlsRole::Server,
+        }
+    }
 }
 
 /// The handshakes of a device that are under way.

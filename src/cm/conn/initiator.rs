@@ -41,7 +41,7 @@ use kernel_ext::{
         EPROTO, //
     },
     net::{
-        PskKeys,
+        Credentials,
         TcpState, //
     },
     rdma::iw_cm::{
@@ -96,7 +96,7 @@ impl Actor {
         id: Option<CmId>,
         initiator: Initiator,
         request: KBox<Frame>,
-        tls: Option<PskKeys>,
+        tls: Option<Credentials>,
     ) {
         self.id = id;
         self.phase = ConnPhase::Connecting {
@@ -114,7 +114,7 @@ impl Conn {
         actor: &mut Actor,
         initiator: Initiator,
         request: KBox<Frame>,
-        tls: Option<PskKeys>,
+        tls: Option<Credentials>,
     ) -> NextStep {
         if self.is_stopped() {
             return self.fail(actor, ECONNRESET);
@@ -138,7 +138,7 @@ impl Conn {
                 match tls {
                     // Its octets would go through TCP in the clear.
                     Some(_) if to_itself => self.fail(actor, EOPNOTSUPP),
-                    Some(keys) => self.begin_tls(actor, keys, initiator, request),
+                    Some(credentials) => self.begin_tls(actor, credentials, initiator, request),
                     None if to_itself => self.join_itself(actor, &initiator),
                     None => self.begin_requesting(actor, initiator, request),
                 }

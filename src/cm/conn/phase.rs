@@ -50,7 +50,7 @@ use kernel::{
 };
 use kernel_ext::{
     compat::as_millis_ceil,
-    net::PskKeys,
+    net::Credentials,
     rdma::iw_cm::CmId, //
 };
 
@@ -114,7 +114,7 @@ pub(in crate::cm) enum ConnPhase {
         initiator: Initiator,
         request: KBox<Frame>,
         /// With these a TLS handshake follows.
-        tls: Option<PskKeys>,
+        tls: Option<Credentials>,
     },
     /// Either: a TLS handshake is under way.
     Securing(Securing),

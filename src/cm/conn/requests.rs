@@ -113,7 +113,7 @@ pub(crate) fn connect(cm: ArcBorrow<'_, Cm>, id: CmId, param: &ConnParam<'_>) ->
     let request = initiator.request(param.private_data).map_err(|_| EINVAL)?;
     let request = KBox::new(request, GFP_KERNEL)?;
 
-    let socket = initiator_socket(&cm.device, local.family(), tls.as_ref())?;
+    let socket = initiator_socket(&cm.device, &remote, tls.as_ref())?;
     if let Some(tos) = id.tos() {
         socket.set_tos(tos);
     }

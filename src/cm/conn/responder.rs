@@ -112,8 +112,8 @@ impl Conn {
         match first {
             // What has not arrived is waited for below.
             FirstOctet::Go | FirstOctet::Nothing => {}
-            FirstOctet::Hello(keys) => {
-                return self.accept_tls(actor, keys, responder, (inbox, entry));
+            FirstOctet::Hello(credentials) => {
+                return self.accept_tls(actor, credentials, responder, (inbox, entry));
             }
             FirstOctet::Refused => {
                 self.refuse_tls("it begins without TLS");

@@ -7,7 +7,7 @@
 //! the handshake to a daemon, `tlshd`, which may not be there, or never answer: so it has a time
 //! limit, is cancelled with the phase, and each device has a share of those that the kernel lets
 //! wait. An accepting side takes only keys of the device's own keyring, whatever others the daemon
-//! knows.
+//! knows, or only peers with a certificate that the daemon has verified.
 //!
 //! RFC 8446. Context: process, the actor's mutex held.
 
@@ -31,8 +31,8 @@ use kernel_ext::{
         EOPNOTSUPP, //
     },
     net::{
+        Credentials,
         Handshake,
-        PskKeys,
         TlsRole, //
     }, //
 };
@@ -71,7 +71,7 @@ pub(super) enum FirstOctet {
     /// It begins as a Request, which is taken in the clear; or TLS is on already.
     Go,
     /// It begins TLS.
-    Hello(PskKeys),
+    Hello(Credentials),
     /// Nothing has arrived, or the connection has ended.
     Nothing,
     /// It begins in the clear, and must not.
@@ -83,19 +83,19 @@ impl Conn {
     pub(super) fn begin_tls(
         self: &Arc<Self>,
         actor: &mut Actor,
-        keys: PskKeys,
+        credentials: Credentials,
         initiator: Initiator,
         request: KBox<Frame>,
     ) -> NextStep {
         let then = AfterHandshake::Request { initiator, request };
-        self.begin_securing(actor, keys, then)
+        self.begin_securing(actor, credentials, then)
     }
 
     /// Begins a handshake of the side that has accepted.
     pub(super) fn accept_tls(
         self: &Arc<Self>,
         actor: &mut Actor,
-        keys: PskKeys,
+        credentials: Credentials,
         responder: Responder,
         (inbox, entry): (Inbox, HalfOpen),
     ) -> NextStep {
@@ -104,12 +104,17 @@ impl Conn {
             inbox,
             entry,
         };
-        self.begin_securing(actor, keys, then)
+        self.begin_securing(actor, credentials, then)
     }
 
-    fn begin_securing(&self, actor: &mut Actor, keys: PskKeys, then: AfterHandshake) -> NextStep {
+    fn begin_securing(
+        &self,
+        actor: &mut Actor,
+        credentials: Credentials,
+        then: AfterHandshake,
+    ) -> NextStep {
         let securing = Securing {
-            keys,
+            credentials,
             begun: Begun::No,
             then,
         };
@@ -133,7 +138,7 @@ impl Conn {
         };
         let mut first = [0];
         match (self.socket.peek(&mut first), first, policy.accept) {
-            (Ok(1), [CLIENT_HELLO], _) => FirstOctet::Hello(policy.keys),
+            (Ok(1), [CLIENT_HELLO], _) => FirstOctet::Hello(policy.credentials),
             (Ok(1), _, TlsAccept::Require) => FirstOctet::Refused,
             (Ok(1), _, TlsAccept::Permit) => FirstOctet::Go,
             (Ok(_), _, _) => FirstOctet::Go,
@@ -205,13 +210,10 @@ impl Conn {
     ///
     /// `EAGAIN` if too many are under way, and those of [`Handshake::begin`].
     fn ask_daemon(&self, securing: &mut Securing) -> Result {
-        let role = match securing.then {
-            AfterHandshake::Request { .. } => TlsRole::Client,
-            AfterHandshake::Await { .. } => TlsRole::Server,
-        };
+        let role = securing.then.role();
         // Counts the namespace.
         let _net = self.device().net()?;
-        let keys = &securing.keys;
+        let credentials = &securing.credentials;
         let (turn, asked) = match core::mem::replace(&mut securing.begun, Begun::No) {
             Begun::No => {
                 let turn = match role {
@@ -220,12 +222,12 @@ impl Conn {
                 };
                 (
                     turn,
-                    Handshake::begin(&self.socket, role, keys, HANDSHAKE_MS),
+                    Handshake::begin(&self.socket, role, credentials, HANDSHAKE_MS),
                 )
             }
             Begun::Lent(turn) | Begun::Asked(_, turn) => (
                 turn,
-                Handshake::retry(&self.socket, role, keys, HANDSHAKE_MS),
+                Handshake::retry(&self.socket, role, credentials, HANDSHAKE_MS),
             ),
         };
         match asked {
@@ -259,26 +261,21 @@ impl Conn {
 
     /// Goes on after a handshake.
     fn handshaken(self: &Arc<Self>, actor: &mut Actor, securing: Securing, peer: i32) -> NextStep {
-        let checked = match securing.then {
-            // TLS has proven that the peer has the key of this end.
-            AfterHandshake::Request { .. } => Ok(()),
-            AfterHandshake::Await { .. } if securing.keys.keyring.contains(peer) => Ok(()),
-            AfterHandshake::Await { .. } => {
-                self.refuse_tls("the peer's TLS key is not in the keyring of the device");
-                Err(EACCES)
-            }
-        };
-        let secured = checked.and_then(|()| {
-            self.socket.secure().inspect_err(|error| {
-                self.refuse_tls(match *error {
+        let role = securing.then.role();
+        let peer = securing.credentials.authenticated(role, peer);
+        let secured = peer.map_err(|why| (EACCES, why)).and_then(|peer| {
+            self.socket.secure(peer).map_err(|error| {
+                let why = match error {
                     error if error == EOPNOTSUPP => {
                         "an adapter would do TLS, which is not supported"
                     }
                     _ => "the kernel's TLS 1.3 is not on after the handshake",
-                });
+                };
+                (error, why)
             })
         });
-        if let Err(error) = secured {
+        if let Err((error, why)) = secured {
+            self.refuse_tls(why);
             return self.fail_tls(actor, securing, error);
         }
         match securing.then {

@@ -352,7 +352,11 @@ fn connect_oob(search: &Arc<OobSearch>, qp: &Arc<Qp>, oob: &OobConnect) -> Resul
     let request = initiator.request(&oob.announcement.encode());
     let request = KBox::new(request.map_err(|_| EINVAL)?, GFP_KERNEL)?;
 
-    let socket = initiator_socket(&cm.device, oob.from.family(), tls.as_ref())?;
+    let peer = match &oob.to {
+        OobTarget::Peer(peer) => peer,
+        OobTarget::Itself => &oob.from,
+    };
+    let socket = initiator_socket(&cm.device, peer, tls.as_ref())?;
     match oob.to {
         OobTarget::Peer(_) => socket.bind_without_port(&oob.from)?,
         OobTarget::Itself => socket.bind(&oob.from)?,
