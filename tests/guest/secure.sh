@@ -23,11 +23,46 @@ psk() {
 	echo "$key"
 }
 
-# tlshd_start NETNS RINGS: starts a tlshd that knows these keyrings, in a session of its own.
+# authority NAME: makes an authority, $TMP/NAME.pem and $TMP/NAME.key.
+authority() {
+	make_certificate "$1" -days 2
+}
+
+# certificate NAME AUTHORITY NAMES [OPTION...]: makes a certificate of an authority for these names,
+# $TMP/NAME.pem and $TMP/NAME.key.
+certificate() {
+	local name=$1 authority=$TMP/$2 names=$3
+	shift 3
+	make_certificate "$name" -CA "$authority.pem" -CAkey "$authority.key" -extensions usr_cert \
+		-addext "subjectAltName=$names" "$@"
+}
+
+make_certificate() {
+	local name=$1
+	shift
+	openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$name" "$@" \
+		-keyout "$TMP/$name.key" -out "$TMP/$name.pem" 2>/dev/null
+}
+
+# key_of_cert NAME, key_of_privkey NAME: adds the key of a certificate, and prints its number.
+key_of_cert() { user_key "cert $1" "$(openssl x509 -in "$TMP/$1.pem" -outform der | base64)"; }
+key_of_privkey() { user_key "privkey $1" "$(openssl pkey -in "$TMP/$1.key" -outform der | base64)"; }
+
+# user_key DESCRIPTION BASE64: adds a key and prints its number.
+user_key() {
+	local key
+	key=$(base64 -d <<<"$2" | keyctl padd user "$1" @u)
+	keyctl setperm "$key" 0x3f3f0000
+	echo "$key"
+}
+
+# tlshd_start NETNS RINGS [AUTHORITY]: starts a tlshd that knows these keyrings and trusts this
+# authority, in a session of its own.
 tlshd_start() {
-	local log=$TMP/tlshd$1 started=${STARTED:-}
-	printf '[debug]\nloglevel=1\n[authenticate]\nkeyrings=%s\n[authenticate.client]\n[authenticate.server]\n' \
-		"$2" >"$log.conf"
+	local log=$TMP/tlshd$1 started=${STARTED:-} trusts=''
+	[ -z "${3:-}" ] || trusts="x509.truststore=$TMP/$3.pem"
+	printf '%s\n' '[debug]' loglevel=1 '[authenticate]' "keyrings=$2" '[authenticate.client]' "$trusts" \
+		'[authenticate.server]' "$trusts" >"$log.conf"
 	start "$1" "$log" keyctl session - tlshd -s -c "$log.conf"
 	TLSHD[$1]=$STARTED STARTED=$started
 	eventually 10 handshakes_have_a_daemon "$1" || { echo "tlshd: $(last_line "$log")"; return 1; }
@@ -54,6 +89,13 @@ secure() {
 	setting "$1" "$2" tls_keyring "$3"
 	setting "$1" "$2" tls_key "$4"
 	setting "$1" "$2" tls psk
+}
+
+# certify NETNS DEVICE NAME: turns TLS with this certificate on.
+certify() {
+	setting "$1" "$2" tls_cert "$(key_of_cert "$3")"
+	setting "$1" "$2" tls_privkey "$(key_of_privkey "$3")"
+	setting "$1" "$2" tls x509
 }
 
 # secure_link NETNS DEVICE: turns TLS on with a key that all have, and demands it of peers.

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# iWARP over the kernel's TLS with keys that both ends have (docs/tls.md): two devices in two network
+# iWARP over the kernel's TLS, with keys that both ends have and with certificates (docs/tls.md): two devices in two network
 # namespaces, each with a tlshd of its own. Programs run unchanged, the link below carries nothing in
 # the clear, and each wrong peer gets an error.
 set -eu
@@ -26,12 +26,34 @@ settings_want_keys() {
 	clear_again
 }
 
+certificates_want_keys() {
+	local wrong
+	! setting "$NS_A" "$DEV_A" tls x509 2>"$TMP/error" || die 'x509 without keys'
+	! setting "$NS_A" "$DEV_A" tls_cert "$RING_A" 2>"$TMP/error" || die 'a keyring for a certificate'
+	! setting "$NS_A" "$DEV_A" tls_privkey "$KEY_A" 2>"$TMP/error" || die 'a psk for a private key'
+	certify "$NS_A" "$DEV_A" a
+	! setting "$NS_A" "$DEV_A" tls_cert 0 2>"$TMP/error" || die 'takes the certificate away while it is in use'
+	for wrong in 'a b' fd00::2 '*.example'; do
+		! setting "$NS_A" "$DEV_A" tls_peername "'$wrong'" 2>"$TMP/error" || die "takes the name '$wrong'"
+	done
+	setting "$NS_A" "$DEV_A" tls_peername b.example
+	[ "$(cat "/sys/class/infiniband/$DEV_A/tls_peername")" = b.example ] || die 'another name'
+	setting "$NS_A" "$DEV_A" tls_peername ''
+	[ -z "$(cat "/sys/class/infiniband/$DEV_A/tls_peername")" ] || die 'the name stays'
+	clear_again
+}
+
+# page_block TITLE: prints the steps of docs/tls.md below a title.
+page_block() {
+	sed -n "/^##* $1/,/^##* /"'{ /^```sh by=tests.guest.tls.sh/,/^```$/{ /^```/!p } }' /riwarp/docs/tls.md
+}
+
 # The steps of docs/tls.md, on both devices.
 page_works() {
 	local steps where=/sys/class/infiniband
 	# The daemons of this suite are no units.
 	systemctl() { grep -q '^keyrings=riwarp$' /etc/tlshd.conf || die 'tlshd.conf has no such line'; }
-	steps=$(sed -n '/^```sh by=tests.guest.tls.sh/,/^```$/{ /^```/!p }' /riwarp/docs/tls.md)
+	steps=$(page_block 'Steps, with a key that both hosts have')
 	[ "$(wc -l <<<"$steps")" = 7 ] || die "the page has other steps: $steps"
 	(eval "${steps//riw0/$DEV_A}")
 	[ "$(stat -c %a /etc/riwarp.psk)" = 600 ] || die 'others can read the key'
@@ -43,6 +65,36 @@ page_works() {
 	tlshd_end
 	setting "$NS_A" "$DEV_A" tls_accept permit
 	clear_again
+}
+
+# The same with certificates, of which one device's serves both: the steps of both hosts are the same.
+page_of_certificates_works() {
+	local steps where=/sys/class/infiniband
+	systemctl() { :; }
+	mkdir -p /etc/riwarp
+	steps=$(page_block 'Steps, with certificates')
+	[ "$(wc -l <<<"$steps")" = 10 ] || die "the page has other steps: $steps"
+	steps=${steps//riw0/$DEV_A}
+	(eval "${steps//10.0.0.2/$IP4_B}")
+	[ "$(grep -c '^x509.truststore=/etc/riwarp/ca.pem$' /etc/tlshd.conf)" = 2 ] || die 'tlshd.conf has other lines'
+	[ "$(stat -c %a /etc/riwarp/host.key)" = 600 ] || die 'others can read the key'
+	setting "$NS_B" "$DEV_B" tls_cert "$(<"$where/$DEV_A/tls_cert")"
+	setting "$NS_B" "$DEV_B" tls_privkey "$(<"$where/$DEV_A/tls_privkey")"
+	setting "$NS_B" "$DEV_B" tls x509
+	setting "$NS_B" "$DEV_B" tls_accept require
+	cp /etc/riwarp/ca.pem "$TMP/page.pem"
+	tlshd_start "$NS_A" '' page
+	tlshd_start "$NS_B" '' page
+	rping_works 4
+	tlshd_end
+	setting "$NS_A" "$DEV_A" tls_accept permit
+	clear_again
+}
+
+both_certified() {
+	certify "$NS_A" "$DEV_A" a
+	certify "$NS_B" "$DEV_B" b
+	setting "$NS_B" "$DEV_B" tls_accept require
 }
 
 both_on() {
@@ -123,12 +175,13 @@ refusals() { echo $(($(counter "$DEV_A" tls_refusals) + $(counter "$DEV_B" tls_r
 
 # rping's payload begins with this.
 PATTERN='rdma-ping-'
+# nothing_is_in_the_clear COMMAND: after this command.
 nothing_is_in_the_clear() {
 	clear_again
 	CAPTURED=tcp capture "$NS_A" "$NET_A" "$TMP/plain" rping_works 4
 	grep -q -a "$PATTERN" "$TMP/plain" || die 'the pattern is not there without TLS'
 	grep -q -a 'MPA ID Req Frame' "$TMP/plain" || die 'no Request without TLS'
-	both_on
+	"$1"
 	PORT=$((PORT + 1))
 	CAPTURED=tcp capture "$NS_A" "$NET_A" "$TMP/secret" rping_works 4
 	[ "$(stat -c %s "$TMP/secret")" -gt 20000 ] || die 'nothing was captured'
@@ -178,11 +231,19 @@ off_does_not_take_tls() {
 	both_on
 }
 
-# peer NETNS ROLE [WAY]: runs the independent peer, with the key that both ends have; its output is in
-# $TMP/peer.
+# What the independent peer has: the key that both ends have, or a certificate.
+CREDENTIALS="psk:riwarp host:$SECRET"
+certificate_of() { echo "x509:$TMP/authority.pem:$TMP/$1.pem:$TMP/$1.key"; }
+
+# peer NETNS ROLE [WAY]: runs the independent peer; its output is in $TMP/peer.
 peer() {
-	OPENSSL_CONF=$TMP/openssl.cnf in_ns "$1" within 40 python3 "$GUEST_DIR/tls_peer.py" "$2" "$IP4_B" "$PORT" 'riwarp host' \
-		"$SECRET" "${3:-whole}" >"$TMP/peer" 2>&1
+	OPENSSL_CONF=$TMP/openssl.cnf in_ns "$1" within 40 python3 "$GUEST_DIR/tls_peer.py" "$2" "$IP4_B" "$PORT" \
+		"$CREDENTIALS" "${3:-whole}" >"$TMP/peer" 2>&1
+}
+
+# with_certificate NAME COMMAND...: the independent peer has this one.
+with_certificate() {
+	CREDENTIALS=$(certificate_of "$1") "${@:2}"
 }
 
 # An independent peer connects.
@@ -200,7 +261,7 @@ independent_peer_accepts() {
 	local peer
 	setting "$NS_A" "$DEV_A" mpa_rev 1
 	start "$NS_B" "$TMP/peer" within 40 python3 "$GUEST_DIR/tls_peer.py" accept "$IP4_B" "$PORT" \
-		'riwarp host' "$SECRET" "$1"
+		"$CREDENTIALS" "$1"
 	peer=$STARTED
 	wait_listen "$PORT"
 	in_ns "$NS_A" within 40 rdma_client -s "$IP4_B" -p "$PORT" >"$TMP/client" 2>&1 ||
@@ -208,6 +269,103 @@ independent_peer_accepts() {
 	wait "$peer" || die "peer: $(last_line "$TMP/peer")"
 	setting "$NS_A" "$DEV_A" mpa_rev 2
 	grep -q '^ok' "$TMP/peer" || die "$(last_line "$TMP/peer")"
+}
+
+# --- certificates ---------------------------------------------------------------------------------
+
+# Of a stream each device shows the key that the peer's certificate has.
+certificates_are_shown() {
+	with_stream eventually 20 shows_certificates || die "$(cat /sys/kernel/debug/riwarp/qps)"
+}
+shows_certificates() {
+	grep -q "^device=$DEV_A .*tls=aes-.* tls_peer=$(subject_key_id b) " /sys/kernel/debug/riwarp/qps &&
+		grep -q "^device=$DEV_B .*tls=aes-.* tls_peer=$(subject_key_id a) " /sys/kernel/debug/riwarp/qps
+}
+subject_key_id() {
+	openssl x509 -in "$TMP/$1.pem" -noout -ext subjectKeyIdentifier | sed -n '2s/[ :]//gp' | tr A-F a-f
+}
+
+# tlshd calls the key of each client's certificate after the name that the device gives it.
+many_connect_at_once() {
+	local i servers=() clients=()
+	for i in {1..8}; do
+		serve 60 rping -s -a "$IP4_B" -p $((PORT + i)) -C 2 -V
+		servers+=("$SERVER_PID")
+	done
+	for i in {1..8}; do STARTED=${servers[i - 1]} wait_listen $((PORT + i)); done
+	for i in {1..8}; do
+		start "$NS_A" "$TMP/client.$i" within 60 rping -c -a "$IP4_B" -p $((PORT + i)) -C 2 -V
+		clients+=("$STARTED")
+	done
+	for i in {1..8}; do wait "${clients[i - 1]}" || die "client $i: $(last_line "$TMP/client.$i")"; done
+	wait "${servers[@]}"
+	PORT=$((PORT + 8))
+}
+
+# One that the daemon takes for anonymous.
+no_certificate_is_refused() {
+	CREDENTIALS=x509:$TMP/authority.pem until_logged 'the peer has no TLS certificate' refused peer_connects
+	rping_works 4
+}
+peer_connects() {
+	local rc=0
+	serve 40 rdma_server -s "$IP4_B" -p "$PORT"
+	STARTED=$SERVER_PID
+	wait_listen "$PORT"
+	peer "$NS_A" connect whole || rc=$?
+	kill "$SERVER_PID" 2>/dev/null || true
+	return "$rc"
+}
+
+# server_is_refused NAME: end A does not connect to an end B with this certificate.
+server_is_refused() {
+	certify "$NS_B" "$DEV_B" "$1"
+	refused rping_pair 4 2 -V
+	certify "$NS_B" "$DEV_B" b
+	PORT=$((PORT + 1))
+	rping_works 4
+}
+
+# client_is_refused NAME: end B does not accept an end A with this certificate.
+client_is_refused() {
+	certify "$NS_A" "$DEV_A" "$1"
+	refused rping_pair 4 2 -V
+	certify "$NS_A" "$DEV_A" a
+	PORT=$((PORT + 1))
+	rping_works 4
+}
+
+# The certificate of B has the name that A demands, instead of the address of B.
+peername_is_demanded() {
+	setting "$NS_A" "$DEV_A" tls_peername other.example
+	refused rping_pair 4 2 -V
+	certify "$NS_B" "$DEV_B" other
+	PORT=$((PORT + 1))
+	rping_works 4
+	setting "$NS_A" "$DEV_A" tls_peername ''
+	PORT=$((PORT + 1))
+	refused rping_pair 4 2 -V
+	both_certified
+}
+
+# Both devices have the keys for both.
+other_kind_is_refused() {
+	setting "$NS_A" "$DEV_A" tls psk
+	refused rping_pair 4 2 -V
+	setting "$NS_A" "$DEV_A" tls x509
+	setting "$NS_B" "$DEV_B" tls psk
+	PORT=$((PORT + 1))
+	refused rping_pair 4 2 -V
+	both_certified
+	PORT=$((PORT + 1))
+	rping_works 4
+}
+
+# A certificate in PEM, of which the daemon can make nothing.
+pem_is_refused() {
+	setting "$NS_A" "$DEV_A" tls_cert "$(user_key pem "$(base64 "$TMP/a.pem")")"
+	refused rping_pair 4 2 -V
+	both_certified
 }
 
 # bad_end WAY REASON: a peer that goes on badly ends its own connection, for this reason.
@@ -269,7 +427,7 @@ stalled_handshakes_do_not_stop_others() {
 	STARTED=$SERVER_PID
 	wait_listen "$PORT"
 	for i in {1..12}; do
-		start "$NS_A" "$TMP/stall.$i" python3 "$GUEST_DIR/tls_peer.py" connect "$IP4_B" "$PORT" '' '' stall
+		start "$NS_A" "$TMP/stall.$i" python3 "$GUEST_DIR/tls_peer.py" connect "$IP4_B" "$PORT" '' stall
 		pids+=("$STARTED")
 	done
 	for i in {1..12}; do eventually 30 grep -q stalled "$TMP/stall.$i" || die 'it does not connect'; done
@@ -396,12 +554,25 @@ KEY_B=$(psk "$RING_B" 'riwarp host' "$SECRET")
 # At B in a keyring that the daemon knows and the device does not.
 KEY_FOREIGN_A=$(psk "$RING_C" 'NVMe0R01 foreign' 'a foreign secret of 32 octets...')
 psk "$RING_D" 'NVMe0R01 foreign' 'a foreign secret of 32 octets...' >"$TMP/foreign"
+# reverse_name ADDRESS: prints the name that the certificate of an IPv6 address has.
+reverse_name() { python3 -c 'import ipaddress, sys; print(ipaddress.ip_address(sys.argv[1]).reverse_pointer)' "$1"; }
+authority authority
+authority stranger
+certificate a authority "IP:$IP4_A,DNS:$(reverse_name "$IP6_A")"
+certificate b authority "IP:$IP4_B,DNS:$(reverse_name "$IP6_B")"
+certificate other authority DNS:other.example,IP:192.0.2.1
+certificate expired authority "IP:$IP4_A,IP:$IP4_B" -not_before 20200101000000Z -not_after 20200201000000Z
+certificate foreign stranger "IP:$IP4_A,IP:$IP4_B"
+# A module of some kernels.
+modprobe -q x509_key_parser || true
 
 try settings_want_keys 10 settings_want_keys
+try certificates_want_keys 10 certificates_want_keys
 try steps_of_the_page 60 page_works
-tlshd_start "$NS_A" 'riwarp-a;riwarp-c'
+try steps_of_the_page_with_certificates 60 page_of_certificates_works
+tlshd_start "$NS_A" 'riwarp-a;riwarp-c' authority
 DAEMON_A=${TLSHD[$NS_A]}
-tlshd_start "$NS_B" 'riwarp-b;riwarp-d'
+tlshd_start "$NS_B" 'riwarp-b;riwarp-d' authority
 DAEMON_B=${TLSHD[$NS_B]}
 both_on
 try rping_over_ipv4 60 rping_works 4
@@ -411,7 +582,7 @@ try stream_does_not_hold_its_namespace 90 stream_does_not_hold_its_namespace
 try streams_end_in_order 60 streams_end_in_order
 try perftest 120 perftest_works
 try without_rdma_cm 60 oob_works
-try nothing_is_in_the_clear 90 nothing_is_in_the_clear
+try nothing_is_in_the_clear 90 nothing_is_in_the_clear both_on
 try other_secret_is_refused 60 other_secret_is_refused
 try unknown_identity_is_refused 60 unknown_identity_is_refused
 try foreign_key_is_refused 150 foreign_key_is_refused
@@ -421,6 +592,26 @@ try independent_peer_connects 60 independent_peer_connects whole
 try independent_peer_sends_single_octets 60 independent_peer_connects split
 try independent_peer_accepts 60 independent_peer_accepts whole
 try independent_peer_answers_by_single_octets 60 independent_peer_accepts split
+both_certified
+try certified_rping_over_ipv4 60 rping_works 4
+try certified_rping_over_ipv6 60 rping_works 6
+try certificates_are_shown 60 certificates_are_shown
+try certified_perftest 120 perftest_works
+try certified_without_rdma_cm 60 oob_works
+try many_connect_at_once 90 many_connect_at_once
+try nothing_is_in_the_clear_with_certificates 90 nothing_is_in_the_clear both_certified
+try no_certificate_is_refused 150 no_certificate_is_refused
+try certificate_of_another_host_is_refused 60 server_is_refused other
+try expired_server_is_refused 60 server_is_refused expired
+try expired_client_is_refused 60 client_is_refused expired
+try foreign_server_is_refused 60 server_is_refused foreign
+try foreign_client_is_refused 60 client_is_refused foreign
+try peername_is_demanded 60 peername_is_demanded
+try other_kind_is_refused 60 other_kind_is_refused
+try pem_is_refused 60 pem_is_refused
+try certified_peer_connects 60 with_certificate a independent_peer_connects whole
+try certified_peer_accepts 60 with_certificate b independent_peer_accepts whole
+both_on
 try fin_without_alert_is_a_loss 150 bad_end cut 'closed without the closure alert'
 try record_of_another_ends_the_stream 150 bad_end garbage 'a TLS record was not the peer'
 try key_update_ends_the_stream 150 key_update_ends_the_stream

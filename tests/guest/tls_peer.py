@@ -1,9 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""An independent peer: MPA frames inside Python's (OpenSSL's) TLS, with a key that both ends have.
+"""An independent peer: MPA frames inside Python's (OpenSSL's) TLS.
 
-tls_peer.py connect|accept ADDRESS PORT IDENTITY SECRET [WAY]: plays the other end of rdma_server or
-rdma_client, which send 16 octets each way. WAY is how:
+tls_peer.py connect|accept ADDRESS PORT CREDENTIALS [WAY]: plays the other end of rdma_server or
+rdma_client, which send 16 octets each way. CREDENTIALS are one of
+
+    psk:IDENTITY:SECRET                 a key that both ends have
+    x509:AUTHORITY:CERTIFICATE:KEY      certificates, in files; the server's is that of its address
+    x509:AUTHORITY                      the same as a client without one
+
+WAY is how:
 
     whole      each frame in a record (the default)
     split      each octet in a record of its own
@@ -33,9 +39,19 @@ def send_fpdu(msn, data):
     return body + bytes(-len(body) % 4) + bytes(4)
 
 
-def context(role, identity, secret):
+def context(role, credentials):
+    kind, *files = credentials.split(":")
     ctx = ssl.SSLContext(role)
     ctx.minimum_version = ssl.TLSVersion.TLSv1_3
+    if kind == "x509":
+        authority, *own = files
+        ctx.load_verify_locations(authority)
+        ctx.verify_mode = ssl.CERT_REQUIRED
+        if own:
+            ctx.load_cert_chain(*own)
+        return ctx
+    identity, secret = files
+    secret = secret.encode()
     ctx.check_hostname = False
     ctx.verify_mode = ssl.CERT_NONE
     if role == ssl.PROTOCOL_TLS_CLIENT:
@@ -64,9 +80,8 @@ def receive_fpdu(tls):
 
 
 def main():
-    role, address, port, identity, secret = sys.argv[1:6]
-    way = sys.argv[6] if len(sys.argv) > 6 else "whole"
-    secret = secret.encode()
+    role, address, port, credentials = sys.argv[1:5]
+    way = sys.argv[5] if len(sys.argv) > 5 else "whole"
     if role == "connect":
         raw = socket.create_connection((address, int(port)), timeout=20)
         if way == "stall":
@@ -80,13 +95,13 @@ def main():
                 pass
             print("closed by the other end")
             return
-        ctx = context(ssl.PROTOCOL_TLS_CLIENT, identity, secret)
-        tls = ctx.wrap_socket(raw, suppress_ragged_eofs=False)
+        ctx = context(ssl.PROTOCOL_TLS_CLIENT, credentials)
+        tls = ctx.wrap_socket(raw, server_hostname=address, suppress_ragged_eofs=False)
     else:
         server = socket.create_server((address, int(port)))
         raw, _ = server.accept()
         raw.settimeout(20)
-        ctx = context(ssl.PROTOCOL_TLS_SERVER, identity, secret)
+        ctx = context(ssl.PROTOCOL_TLS_SERVER, credentials)
         tls = ctx.wrap_socket(raw, server_side=True, suppress_ragged_eofs=False)
     print(tls.version(), tls.cipher()[0], flush=True)
 
