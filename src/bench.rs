@@ -68,6 +68,7 @@ use crate::{
             DEFAULTS, //
         },
         stats::Stats,
+        tls::TlsSettings,
         Device,
         DeviceKind,
         Parts, //
@@ -128,6 +129,7 @@ impl Bench {
                 netdev,
                 link: DeviceLink::dead()?,
                 settings: Settings::new(&DEFAULTS),
+                tls: TlsSettings::new()?,
                 queues: Arc::new(Queues::new()?, GFP_KERNEL)?,
                 log_limit: log_limit()?,
                 device_ref: Ref::single()?,

@@ -375,6 +375,7 @@ pub(crate) struct Parts {
     pub(crate) guid: Guid,
     pub(crate) link: DeviceLink,
     pub(crate) settings: Settings,
+    pub(crate) tls: Arc<TlsSettings>,
     pub(crate) queues: Arc<Queues>,
     pub(crate) log_limit: Arc<RateLimit>,
     pub(crate) device_ref: Ref,
@@ -396,8 +397,7 @@ pub(crate) struct Device {
     pub(crate) injector: Injector,
     #[pin]
     pub(crate) strict: Strictness,
-    #[pin]
-    pub(crate) tls: TlsSettings,
+    pub(crate) tls: Arc<TlsSettings>,
     pub(crate) stats: Stats,
     guid: Guid,
     link: DeviceLink,
@@ -439,7 +439,7 @@ impl Device {
                 settings: parts.settings,
                 injector <- Injector::new(),
                 strict <- Strictness::new(),
-                tls <- TlsSettings::new(),
+                tls: parts.tls,
                 stats: Stats::new()?,
                 guid: parts.guid,
                 link: parts.link,

@@ -71,6 +71,7 @@ use crate::{
             Defaults,
             Settings, //
         },
+        tls::TlsSettings,
         Device,
         DeviceKind,
         Parts, //
@@ -197,7 +198,11 @@ impl Registry {
     ///   connections.
     fn add(self: &Arc<Self>, name: &CStr, netdev: &NetDevice, kind: DeviceKind) -> Result {
         let next = self.next.take(netdev);
-        let defaults = next.map_or(self.defaults, |next| next.settings);
+        let names_port = next.as_ref().is_some_and(|next| next.names_port);
+        let (defaults, tls) = match next {
+            Some(next) => (next.settings, next.tls),
+            None => (self.defaults, TlsSettings::new()?),
+        };
         if !device::is_suitable(netdev) {
             refuse(
                 name,
@@ -227,6 +232,7 @@ impl Registry {
                 guid,
                 link,
                 settings: Settings::new(&defaults),
+                tls,
                 queues: self.queues.clone(),
                 log_limit: self.log_limit.clone(),
                 device_ref: Ref::new(&self.refs),
@@ -239,7 +245,7 @@ impl Registry {
             // the held port.
             match device.cm.oob_waiters.hold_port(&device.device) {
                 Ok(()) => {}
-                Err(error) if next.is_some_and(|next| next.names_port) => return Err(error),
+                Err(error) if names_port => return Err(error),
                 Err(error) => pr_warn!(
                     "{}: TCP port {} cannot be held ({:?}): no out-of-band connections\n",
                     name,

@@ -143,8 +143,12 @@ impl Inner {
 
 impl TlsSettings {
     /// Makes the settings of a new device: off.
-    pub(super) fn new() -> impl PinInit<Self> {
-        pin_init!(Self {
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        let settings = pin_init!(Self {
             inner <- new_spinlock!(
                 Inner {
                     mode: TlsMode::Off,
@@ -154,7 +158,33 @@ impl TlsSettings {
                 },
                 "riwarp::TlsSettings::inner"
             ),
-        })
+        });
+        Arc::pin_init(settings, GFP_KERNEL)
+    }
+
+    /// Returns whether a setting of this name would be one of these.
+    pub(crate) fn has(name: &str) -> bool {
+        name == "tls" || name.starts_with("tls_")
+    }
+
+    /// Sets the setting of a name, both as the files of a device have them.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if there is none of that name, or it does not take the value; those of
+    /// [`TlsSettings::set_mode`], [`TlsSettings::set_key`] and [`TlsSettings::set_peername`].
+    pub(crate) fn set(&self, name: &str, value: &str) -> Result {
+        let key = match name {
+            "tls" => return self.set_mode(value),
+            "tls_accept" => return self.set_accept(value),
+            "tls_peername" => return self.set_peername(value),
+            "tls_keyring" => TlsKey::Keyring,
+            "tls_key" => TlsKey::Psk,
+            "tls_cert" => TlsKey::Cert,
+            "tls_privkey" => TlsKey::Privkey,
+            _ => return Err(EINVAL),
+        };
+        self.set_key(key, value)
     }
 
     /// Returns what connections that begin now do; [`None`] if TLS is off.
@@ -238,10 +268,11 @@ impl TlsSettings {
     ///
     /// # Errors
     ///
+    /// * `EINVAL` if it is no number.
     /// * `EBUSY` to remove one that the mode wants.
     /// * Those of [`Key::keyring`], [`Key::psk`] and [`Key::user`].
-    pub(crate) fn set_key(&self, which: TlsKey, serial: i32) -> Result {
-        let key = match serial {
+    pub(crate) fn set_key(&self, which: TlsKey, serial: &str) -> Result {
+        let key = match serial.parse().map_err(|_| EINVAL)? {
             0 => None,
             serial => Some(Arc::new(which.find(serial)?, GFP_KERNEL)?),
         };
@@ -309,7 +340,7 @@ mod tests {
 
     #[test]
     fn tls_takes_its_words_and_needs_keys() -> Result {
-        let settings = Arc::pin_init(TlsSettings::new(), GFP_KERNEL)?;
+        let settings = TlsSettings::new()?;
         assert!(settings.policy().is_none());
         assert_eq!((settings.mode(), settings.accept()), ("off", "permit"));
         for word in ["", "on", "1", "X509", "PSK"] {
@@ -331,13 +362,13 @@ mod tests {
 
     #[test]
     fn tls_refuses_keys_that_do_not_exist() -> Result {
-        let settings = Arc::pin_init(TlsSettings::new(), GFP_KERNEL)?;
+        let settings = TlsSettings::new()?;
         for which in [TlsKey::Keyring, TlsKey::Psk, TlsKey::Cert, TlsKey::Privkey] {
-            for serial in [-1, i32::MIN] {
+            for serial in ["", "x", "-1", "-2147483648", "2147483648"] {
                 assert_eq!(settings.set_key(which, serial), Err(EINVAL));
             }
-            assert!(settings.set_key(which, i32::MAX).is_err());
-            settings.set_key(which, 0)?;
+            assert!(settings.set_key(which, "2147483647").is_err());
+            settings.set_key(which, "0")?;
             assert_eq!(settings.key(which), 0);
         }
         Ok(())
@@ -345,7 +376,7 @@ mod tests {
 
     #[test]
     fn tls_peername_is_of_a_host() -> Result {
-        let settings = Arc::pin_init(TlsSettings::new(), GFP_KERNEL)?;
+        let settings = TlsSettings::new()?;
         let is_set = |name: &str| {
             let set = settings.peername();
             set.is_some_and(|set| set.to_bytes() == name.as_bytes())
@@ -362,6 +393,21 @@ mod tests {
         settings.set_peername(as_text(&[b'a'; 253]))?;
         settings.set_peername("")?;
         assert!(settings.peername().is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn tls_settings_have_names() -> Result {
+        let settings = TlsSettings::new()?;
+        settings.set("tls_accept", "require")?;
+        settings.set("tls_peername", "b.example")?;
+        assert_eq!(settings.accept(), "require");
+        assert!(settings.peername().is_some());
+        for (name, value) in [("tls_key", "x"), ("tls_keys", "0"), ("tls", "on")] {
+            assert!(TlsSettings::has(name));
+            assert_eq!(settings.set(name, value), Err(EINVAL));
+        }
+        assert!(!TlsSettings::has("crc"));
         Ok(())
     }
 

@@ -10,7 +10,10 @@
 //!
 //! Lock: `list`, innermost. Context: process, unless a function says otherwise.
 
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 use kernel_ext::{
     compat::{
         new_spinlock_irq,
@@ -22,9 +25,12 @@ use kernel_ext::{
     }, //
 };
 
-use crate::device::settings::{
-    Defaults,
-    OLD_OOB_PORT, //
+use crate::device::{
+    settings::{
+        Defaults,
+        OLD_OOB_PORT, //
+    },
+    tls::TlsSettings, //
 };
 
 use super::REGISTRY;
@@ -37,10 +43,10 @@ pub(super) struct NextDevices {
 }
 
 /// The settings of the next device on an interface.
-#[derive(Clone, Copy)]
 pub(super) struct NextDevice {
     place: Place,
     pub(super) settings: Defaults,
+    pub(super) tls: Arc<TlsSettings>,
     /// Whether they name the port of out-of-band connections: then there shall be no device
     /// without it.
     pub(super) names_port: bool,
@@ -90,6 +96,7 @@ impl NextDevices {
 /// # Errors
 ///
 /// * `EINVAL`: no interface, an unknown setting, or a wrong value; then nothing is stored.
+/// * Those of [`TlsSettings::set`]; the same. Settings of TLS are made in the order of the words.
 /// * `ENODEV`: there is no such interface, or the module is about to go.
 /// * `ENOSPC`, `ENOMEM`: those of [`NextDevices::put`].
 pub(crate) fn next_device(text: &str) -> Result {
@@ -104,11 +111,16 @@ pub(crate) fn next_device(text: &str) -> Result {
     let mut next = NextDevice {
         place: place_of(&netdev),
         settings: registry.defaults,
+        tls: TlsSettings::new()?,
         names_port: false,
     };
     for word in words {
         let (name, value) = word.split_once('=').ok_or(EINVAL)?;
-        next.settings.replace(name, value)?;
+        if TlsSettings::has(name) {
+            next.tls.set(name, value)?;
+        } else {
+            next.settings.replace(name, value)?;
+        }
         next.names_port |= name == "oob_port" || name == OLD_OOB_PORT;
     }
     registry.next.put(next)
@@ -127,15 +139,16 @@ mod tests {
         KBox::pin_init(NextDevices::new(), GFP_KERNEL)
     }
 
-    fn next(place: Place, port_offset: u16) -> NextDevice {
-        NextDevice {
+    fn next(place: Place, port_offset: u16) -> Result<NextDevice> {
+        Ok(NextDevice {
             place,
             settings: Defaults {
                 port_offset,
                 ..DEFAULTS
             },
+            tls: TlsSettings::new()?,
             names_port: false,
-        }
+        })
     }
 
     #[test]
@@ -143,12 +156,12 @@ mod tests {
         let (list, netdev) = (list()?, NetDevice::loopback()?);
         let here = place_of(&netdev);
         assert!(list.take(&netdev).is_none());
-        list.put(next((here.0, here.1 + 1), 7))?;
-        list.put(next((NetId::NONE, here.1), 8))?;
+        list.put(next((here.0, here.1 + 1), 7)?)?;
+        list.put(next((NetId::NONE, here.1), 8)?)?;
         // None of these is for this interface.
         assert!(list.take(&netdev).is_none());
-        list.put(next(here, 9))?;
-        list.put(next(here, 10))?;
+        list.put(next(here, 9)?)?;
+        list.put(next(here, 10)?)?;
         let taken = list.take(&netdev).map(|next| next.settings.port_offset);
         assert_eq!(taken, Some(10));
         assert!(list.take(&netdev).is_none());
@@ -160,11 +173,11 @@ mod tests {
     fn settings_of_next_devices_have_a_limit() -> Result {
         let list = list()?;
         for index in 0..NEXT_MAX {
-            list.put(next((NetId::NONE, u32::try_from(index)?), 0))?;
+            list.put(next((NetId::NONE, u32::try_from(index)?), 0)?)?;
         }
-        assert_eq!(list.put(next((NetId::NONE, u32::MAX), 0)), Err(ENOSPC));
+        assert_eq!(list.put(next((NetId::NONE, u32::MAX), 0)?), Err(ENOSPC));
         // They replace each other at the limit.
-        list.put(next((NetId::NONE, 0), 1))?;
+        list.put(next((NetId::NONE, 0), 1)?)?;
         assert_eq!(list.list.lock().len(), NEXT_MAX);
         Ok(())
     }

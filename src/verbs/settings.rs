@@ -78,10 +78,7 @@ macro_rules! tls_key {
         Setting {
             name: $name,
             show: |device, out| write!(out, "{}", device.tls.key(TlsKey::$which)),
-            store: Some(|device, text| {
-                let serial = text.parse().map_err(|_| EINVAL)?;
-                device.tls.set_key(TlsKey::$which, serial)
-            }),
+            store: Some(|device, text| device.tls.set_key(TlsKey::$which, text)),
         }
     };
 }
