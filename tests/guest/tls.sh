@@ -48,47 +48,195 @@ page_block() {
 	sed -n "/^##* $1/,/^##* /"'{ /^```sh by=tests.guest.tls.sh/,/^```$/{ /^```/!p } }' /riwarp/docs/tls.md
 }
 
-# The steps of docs/tls.md, on both devices.
-page_works() {
-	local steps where=/sys/class/infiniband
+# page_in END STEPS: runs steps of docs/tls.md at an end, whose device the unit would make.
+page_in() {
+	local netns=$NS_A netdev=$NET_A steps
+	if [ "$1" = B ]; then netns=$NS_B netdev=$NET_B; fi
 	# The daemons of this suite are no units.
-	systemctl() { grep -q '^keyrings=riwarp$' /etc/tlshd.conf || die 'tlshd.conf has no such line'; }
+	systemctl() {
+		[[ $* != restart*riwarp@* ]] || in_ns "$netns" /riwarp/utils/riwarp-link add "$netdev" ||
+			die "no device of $netdev: $(<"/etc/riwarp.conf")"
+	}
+	steps=${2//eth0/"$netdev"}
+	(eval "${steps//10.0.0.2/"$IP4_B"}")
+}
+
+# page_pair KIND: programs work over the devices that both ends have, which are then as before.
+page_pair() {
+	local end
+	[ "$(cat "/sys/class/infiniband/riw_$NET_A/tls")" = "$1" ] || die "$NET_A: not $1"
+	[ "$(cat "/sys/class/infiniband/riw_$NET_B/tls")" = "$1" ] || die "$NET_B: not $1"
+	cp /etc/riwarp/ca.pem "$TMP/page.pem" 2>/dev/null || true
+	tlshd_start "$NS_A" riwarp page
+	tlshd_start "$NS_B" riwarp page
+	rping_works 4
+	tlshd_end
+	in_ns "$NS_A" /riwarp/utils/riwarp-link remove "$NET_A"
+	in_ns "$NS_B" /riwarp/utils/riwarp-link remove "$NET_B"
+	link_add "$NS_A" "$DEV_A" "$TYPE" "$NET_A"
+	link_add "$NS_B" "$DEV_B" "$TYPE" "$NET_B"
+}
+without_devices() {
+	link_del "$NS_A" "$DEV_A"
+	link_del "$NS_B" "$DEV_B"
+	rm -rf /etc/riwarp.conf /etc/riwarp
+}
+
+# The steps of docs/tls.md; those on the other host begin with the second line.
+page_works() {
+	local steps
+	without_devices
 	steps=$(page_block 'Steps, with a key that both hosts have')
-	[ "$(wc -l <<<"$steps")" = 7 ] || die "the page has other steps: $steps"
-	(eval "${steps//riw0/$DEV_A}")
-	[ "$(stat -c %a /etc/riwarp.psk)" = 600 ] || die 'others can read the key'
+	[ "$(wc -l <<<"$steps")" = 4 ] || die "the page has other steps: $steps"
+	page_in A "$steps"
+	page_in B "$(tail -n +2 <<<"$steps")"
+	[ "$(stat -c %a /etc/riwarp/psk)" = 600 ] || die 'others can read the key'
+	page_pair psk
+}
+
+# With certificates: those on the other host are the last four lines. One certificate serves both.
+page_of_certificates_works() {
+	local steps
+	without_devices
+	steps=$(page_block 'Steps, with certificates')
+	[ "$(wc -l <<<"$steps")" = 9 ] || die "the page has other steps: $steps"
+	page_in A "$steps"
+	page_in B "$(tail -n 4 <<<"$steps")"
+	[ "$(stat -c %a /etc/riwarp/host.key)" = 600 ] || die 'others can read the key'
+	page_pair x509
+}
+
+# The steps by hand, on one device; the other one has the same keys.
+page_by_hand_works() {
+	local steps where=/sys/class/infiniband name
+	systemctl() { :; }
+	mkdir -p /etc/riwarp
+	(umask 077 && printf %s "$SECRET" >/etc/riwarp/psk)
+	cp "$TMP/b.pem" /etc/riwarp/host.pem
+	cp "$TMP/b.key" /etc/riwarp/host.key
+	steps=$(page_block 'By hand')
+	[ "$(wc -l <<<"$steps")" = 10 ] || die "the page has other steps: $steps"
+	steps=${steps//riw0/"$DEV_A"}
+	(eval "$(head -n 6 <<<"$steps")")
 	secure "$NS_B" "$DEV_B" "$(<"$where/$DEV_A/tls_keyring")" "$(<"$where/$DEV_A/tls_key")"
-	setting "$NS_B" "$DEV_B" tls_accept require
-	tlshd_start "$NS_A" riwarp
-	tlshd_start "$NS_B" riwarp
+	tlshd_start "$NS_A" riwarp authority
+	tlshd_start "$NS_B" riwarp authority
+	rping_works 4
+	(eval "$(tail -n 4 <<<"$steps")")
+	for name in cert privkey; do setting "$NS_B" "$DEV_B" tls_$name "$(<"$where/$DEV_A/tls_$name")"; done
+	setting "$NS_B" "$DEV_B" tls x509
+	PORT=$((PORT + 1))
 	rping_works 4
 	tlshd_end
 	setting "$NS_A" "$DEV_A" tls_accept permit
 	clear_again
 }
 
-# The same with certificates, of which one device's serves both: the steps of both hosts are the same.
-page_of_certificates_works() {
-	local steps where=/sys/class/infiniband
-	systemctl() { :; }
-	mkdir -p /etc/riwarp
-	steps=$(page_block 'Steps, with certificates')
-	[ "$(wc -l <<<"$steps")" = 10 ] || die "the page has other steps: $steps"
-	steps=${steps//riw0/$DEV_A}
-	(eval "${steps//10.0.0.2/$IP4_B}")
-	[ "$(grep -c '^x509.truststore=/etc/riwarp/ca.pem$' /etc/tlshd.conf)" = 2 ] || die 'tlshd.conf has other lines'
-	[ "$(stat -c %a /etc/riwarp/host.key)" = 600 ] || die 'others can read the key'
-	setting "$NS_B" "$DEV_B" tls_cert "$(<"$where/$DEV_A/tls_cert")"
-	setting "$NS_B" "$DEV_B" tls_privkey "$(<"$where/$DEV_A/tls_privkey")"
-	setting "$NS_B" "$DEV_B" tls x509
-	setting "$NS_B" "$DEV_B" tls_accept require
-	cp /etc/riwarp/ca.pem "$TMP/page.pem"
-	tlshd_start "$NS_A" '' page
-	tlshd_start "$NS_B" '' page
+# --- riwarp.conf ----------------------------------------------------------------------------------
+
+# file_says END LINES: the file of an end, in which LINES say what its TLS is.
+file_says() {
+	local netdev=$NET_A device=$DEV_A
+	if [ "$1" = B ]; then netdev=$NET_B device=$DEV_B; fi
+	printf '%b\n' "[$netdev]" "type = $TYPE" "name = $device" "$2" >"$TMP/riwarp.$1"
+}
+
+# link_by_file END add|remove: makes or removes the device of an end as the unit does. The keyctl that
+# it finds notes its arguments.
+link_by_file() {
+	local netns=$NS_A netdev=$NET_A
+	if [ "$1" = B ]; then netns=$NS_B netdev=$NET_B; fi
+	in_ns "$netns" env "PATH=$TMP/bin:$PATH" "RIWARP_CONF=$TMP/riwarp.$1" "RIWARP_TLSHD_CONF=$TMP/tlshd.conf" \
+		"CREDENTIALS_DIRECTORY=$TMP/credentials" /riwarp/utils/riwarp-link "$2" "$netdev"
+}
+
+# tlshd_says KEYRINGS TRUSTSTORE: a file of tlshd's.
+tlshd_says() {
+	printf '%s\n' '[authenticate]' "keyrings= $1" '[authenticate.client]' "x509.truststore= $2" \
+		'[authenticate.server]' "x509.truststore=$2" >"$TMP/tlshd.conf"
+}
+
+# files_work KIND LINES LINES: two devices by files with these lines.
+files_work() {
+	file_says A "tls = $1\ntls_accept = require\n$2"
+	file_says B "tls = $1\ntls_accept = require\n$3"
+	link_by_file A add
+	link_by_file B add
+	[ "$(cat "/sys/class/infiniband/$DEV_B/"{tls,tls_accept} | xargs)" = "$1 require" ] || die 'other settings'
+	tlshd_start "$NS_A" riwarp authority
+	tlshd_start "$NS_B" riwarp authority
 	rping_works 4
+	riwarp_report_is_silent
 	tlshd_end
-	setting "$NS_A" "$DEV_A" tls_accept permit
-	clear_again
+	link_by_file A remove
+	[ "$1" = x509 ] || ! no_keys || die 'B has lost its keys'
+	link_by_file B remove
+	no_keys || die 'keys stay'
+}
+no_keys() { ! keyctl rlist "$(keyctl search @u keyring riwarp)" | grep -q '[0-9]'; }
+riwarp_report_is_silent() {
+	if [ -e /riwarp/utils/riwarp-report ]; then bash /riwarp/utils/riwarp-report >"$TMP/report" 2>&1 || true; fi
+	! grep -q -a -F -e "$SECRET" -e "$(sed -n 2p "$TMP/a.key")" "$TMP/report" "$TMP/arguments" || die 'a secret is shown'
+}
+
+# file_is_refused STATUS TEXT LINES: such a file gets one line with this text, and no device.
+file_is_refused() {
+	local rc=0
+	file_says A "$3"
+	link_by_file A add >"$TMP/said" 2>&1 || rc=$?
+	[ "$rc" = "$1" ] || die "status $rc, not $1: $(<"$TMP/said")"
+	[ "$(wc -l <"$TMP/said")" = 1 ] && grep -q -F -- "$2" "$TMP/said" || die "not '$2': $(<"$TMP/said")"
+	[ ! -e "/sys/class/infiniband/$DEV_A" ] || die "there is a device: $2"
+	no_keys || die "keys stay: $2"
+}
+
+files_make_keys() {
+	local psk="tls_psk_file = $TMP/psk\ntls_identity = riwarp by file"
+	local a="tls_cert_file = $TMP/a.pem\ntls_privkey_file = $TMP/a.key"
+	local b="tls_cert_file = b.pem\ntls_privkey_file = b.key"
+	link_del "$NS_A" "$DEV_A"
+	link_del "$NS_B" "$DEV_B"
+	mkdir -p "$TMP/bin" "$TMP/credentials"
+	printf '#!/bin/sh\necho "$*" >>%s\nexec %s "$@"\n' "$TMP/arguments" "$(command -v keyctl)" >"$TMP/bin/keyctl"
+	chmod 755 "$TMP/bin/keyctl"
+	(umask 077 && printf %s "$SECRET" >"$TMP/psk" && cp "$TMP/psk" "$TMP"/b.{pem,key} "$TMP/credentials")
+	tlshd_says riwarp "$TMP/authority.pem"
+	files_work psk "$psk" 'tls_psk_file = psk\ntls_identity = riwarp by file'
+	files_work x509 "$a" "$b"
+
+	# What is wrong.
+	file_is_refused 78 'wants tls_identity too' "tls = psk\ntls_psk_file = $TMP/psk"
+	file_is_refused 78 'wants tls_cert_file too' 'tls = x509'
+	file_is_refused 78 'no value of tls:' 'tls = on'
+	file_is_refused 78 "unknown key 'tls_keyring'" 'tls_keyring = 1'
+	file_is_refused 1 'is no file' "tls = psk\ntls_psk_file = $TMP/nosuch\ntls_identity = x"
+	file_is_refused 1 'names the credential nosuch' 'tls = psk\ntls_psk_file = nosuch\ntls_identity = x'
+	chmod 640 "$TMP/psk"
+	file_is_refused 1 'has the mode 640' "tls = psk\n$psk"
+	chmod 600 "$TMP/psk"
+	chown 1 "$TMP/psk"
+	file_is_refused 1 "is not root's" "tls = psk\n$psk"
+	chown 0 "$TMP/psk"
+	printf x >>"$TMP/psk"
+	file_is_refused 1 'other than 32 octets' "tls = psk\n$psk"
+	chmod 644 "$TMP/a.key"
+	file_is_refused 1 'has the mode 644' "tls = x509\n$a"
+	chmod 600 "$TMP/a.key"
+	cat "$TMP/a.pem" "$TMP/b.pem" >"$TMP/two.pem"
+	file_is_refused 1 'has 2 of what' "tls = x509\n${a/a.pem/two.pem}"
+	sed 2s/^./%/ "$TMP/a.pem" >"$TMP/broken.pem"
+	file_is_refused 1 'is not PEM' "tls = x509\n${a/a.pem/broken.pem}"
+	file_is_refused 1 'has 0 of what' "tls = x509\n${a/a.pem/a.key}"
+	tlshd_says riwarp "$TMP/nosuch.pem"
+	file_is_refused 1 'no trust store of its own' "tls = x509\n$a"
+	tlshd_says 'riwarp-a;other' "$TMP/authority.pem"
+	(umask 077 && printf %s "$SECRET" >"$TMP/psk")
+	file_is_refused 1 'does not know the keyring' "tls = psk\n$psk"
+	rm "$TMP/tlshd.conf"
+	file_is_refused 1 'cannot be read' "tls = psk\n$psk"
+
+	link_add "$NS_A" "$DEV_A" "$TYPE" "$NET_A"
+	link_add "$NS_B" "$DEV_B" "$TYPE" "$NET_B"
 }
 
 both_certified() {
@@ -570,6 +718,8 @@ try settings_want_keys 10 settings_want_keys
 try certificates_want_keys 10 certificates_want_keys
 try steps_of_the_page 60 page_works
 try steps_of_the_page_with_certificates 60 page_of_certificates_works
+try steps_of_the_page_by_hand 60 page_by_hand_works
+try files_make_keys 120 files_make_keys
 tlshd_start "$NS_A" 'riwarp-a;riwarp-c' authority
 DAEMON_A=${TLSHD[$NS_A]}
 tlshd_start "$NS_B" 'riwarp-b;riwarp-d' authority
