@@ -114,7 +114,7 @@ use table::Qps;
 pub(crate) struct Attrs {
     stored: QpAttr,
     /// The PSN that the stream's peer expects, until the consumer sets it.
-    pub(crate) promised: Option<Psn>,
+    pub(crate) peer_receive_psn: Option<Psn>,
     /// How often Sends would be repeated: the stream's peer has told, or the consumer has set it.
     peer_rnr_retry: Option<RnrRetry>,
     own_rnr_retry: Option<RnrRetry>,

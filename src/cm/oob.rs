@@ -454,7 +454,7 @@ struct OobSearchInner {
     depths: Depths,
     state: ConnectState,
     /// The PSN that the peer being accepted expects this end to start with.
-    promised: Option<Psn>,
+    peer_receive_psn: Option<Psn>,
     pauses: Pauses,
     /// The zero of this search's clock.
     born: Instant<Monotonic>,
@@ -539,7 +539,7 @@ impl OobSearchInner {
     /// Handles the loss of the bound connection.
     fn connection_lost(&mut self) {
         self.state = ConnectState::Free;
-        self.promised = None;
+        self.peer_receive_psn = None;
         self.connect_at = self.born.elapsed() + Delta::from_millis(self.pauses.next_pause().into());
     }
 }
@@ -634,7 +634,7 @@ impl OobSearch {
         }
         old = inner.qp.rebind(conn).map_err(|_| ECONNREFUSED)?;
         inner.state = ConnectState::Accepting;
-        inner.promised = Some(theirs.receive_psn);
+        inner.peer_receive_psn = Some(theirs.receive_psn);
         if let Some(old) = &old {
             inner.qp.shared.ask(old, Set::NONE.with(Later::Abort));
         }
@@ -682,7 +682,7 @@ impl OobSearch {
             if let Some(inner) = self.take() {
                 self.cm.oob_waiters.searches.remove(qp.shared.number, self);
                 let unknown = inner.pair.send_psn.is_none();
-                attrs.promised = inner.promised.filter(|_| unknown);
+                attrs.peer_receive_psn = inner.peer_receive_psn.filter(|_| unknown);
             }
             after
         };

@@ -195,7 +195,7 @@ impl OobSearch {
                 ord: u16::try_from(device.settings.ord_limit())?,
             },
             state: ConnectState::Free,
-            promised: None,
+            peer_receive_psn: None,
             pauses: Pauses::default(),
             born: Instant::now(),
             connect_at: Delta::ZERO,
@@ -255,7 +255,7 @@ impl OobSearch {
         let psn = Psn::new(attr.sq_psn);
         let micros = retry_timeout(attr.timeout, attr.retry_cnt);
         qp.set_retry_timeout(micros.and_then(|micros| u32::try_from(micros.div_ceil(1000)).ok()));
-        let wrong = |promised: Option<Psn>| promised.is_some_and(|promised| promised != psn);
+        let wrong = |expected: Option<Psn>| expected.is_some_and(|expected| expected != psn);
         let search = cm.oob_waiters.searches.find(qp.shared.number);
         let continued = search.and_then(|search| {
             let mut guard = search.inner.lock();
@@ -264,7 +264,7 @@ impl OobSearch {
             inner.pair.rnr_retry = Some(RnrRetry::new(attr.rnr_retry));
             let (kind, limit) = (cm.device.kind, cm.device.settings.ord_limit());
             inner.depths.ord = kind.read_depth(attr.max_rd_atomic, limit);
-            let mismatched = if wrong(inner.promised) {
+            let mismatched = if wrong(inner.peer_receive_psn) {
                 // Unbound already here, so that it cannot attach its stream any more.
                 inner.connection_lost();
                 qp.take_conn()
@@ -278,7 +278,7 @@ impl OobSearch {
         match continued {
             Some(Some(conn)) => qp.shared.ask(&conn, Set::NONE.with(Later::Abort)),
             Some(None) => {}
-            None if wrong(attrs.promised) => {
+            None if wrong(attrs.peer_receive_psn) => {
                 let after = qp.shared.apply(Event::WrongPsn);
                 qp.carry_out(after, Runner::Any);
                 return Err(EINVAL);
@@ -463,7 +463,7 @@ mod tests {
                 ord: u16::try_from(MAX_ORD)?,
             },
             state: ConnectState::Connecting,
-            promised: None,
+            peer_receive_psn: None,
             pauses: Pauses::default(),
             born: Instant::now(),
             connect_at: Delta::ZERO,
@@ -513,7 +513,7 @@ mod tests {
             &bench.rdma.cm,
             OobSearchInner {
                 state: ConnectState::Accepting,
-                promised: Some(Psn::new(1)),
+                peer_receive_psn: Some(Psn::new(1)),
                 ..search(&bench, &qp)?
             },
         )?;
@@ -551,7 +551,7 @@ mod tests {
         let qp = bench.qp(4, &cq)?;
         qp.shared.enter(QpPhase::Waiting);
         qp.shared.enter(QpPhase::Rts);
-        qp.attrs.lock().promised = Some(Psn::new(1));
+        qp.attrs.lock().peer_receive_psn = Some(Psn::new(1));
         post_send::<Riwarp, _>(&[7], |wrs| qp.post_send(wrs))?;
         let changed = to_rts(&bench, &qp, |attr| attr.sq_psn = 2);
         bench.device.queues.tx.flush();
