@@ -255,8 +255,8 @@ impl Qp {
         self.carry_out(after, Runner::Step);
     }
 
-    /// Returns whether the stream is up and no dequeued request is incomplete.
-    pub(crate) fn is_content(&self) -> bool {
+    /// Returns whether the queue pair is in RTS and no dequeued request is incomplete.
+    pub(crate) fn is_idle_in_rts(&self) -> bool {
         self.shared.phase() == QpPhase::Rts && self.shared.sq.is_idle()
     }
 

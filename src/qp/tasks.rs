@@ -269,7 +269,7 @@ impl Qp {
         // Some libraries ring for each request, even while sending is delayed.
         match self.shared.phase() {
             QpPhase::Rts if self.tx_timer_is_armed() => return,
-            QpPhase::Error => self.watch_closely(),
+            QpPhase::Error => self.reset_flush_interval(),
             QpPhase::Idle
             | QpPhase::Waiting
             | QpPhase::Rts

@@ -84,7 +84,7 @@ impl Qp {
     /// Shortens the flush interval again: a process still uses its queue pair in the error state.
     ///
     /// Context: process.
-    pub(super) fn watch_closely(self: &Arc<Self>) {
+    pub(super) fn reset_flush_interval(self: &Arc<Self>) {
         if self.flush_pause.xchg(FLUSH_PERIOD, Relaxed) > FLUSH_PERIOD {
             // The timer may be armed for a much later time.
             self.stop_tx_timer();

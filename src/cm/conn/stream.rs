@@ -305,7 +305,7 @@ impl Conn {
             actor.recheck_with_backoff(&mut half.pause, limit::OWED_RECHECK_MAX);
             return NextStep::Wait(ConnPhase::HalfClosed(half));
         }
-        if half.lingers && !stopped && self.qp().is_some_and(|qp| qp.is_content()) {
+        if half.lingers && !stopped && self.qp().is_some_and(|qp| qp.is_idle_in_rts()) {
             actor.no_limit();
             return NextStep::Wait(ConnPhase::HalfClosed(half));
         }
