@@ -197,7 +197,7 @@ const TERMINATE_MAX: usize = 64;
 const PADDING: [u8; 3] = [0; 3];
 
 /// Returns the part of the peer's private data that fits an event: at most 255 octets.
-pub(in crate::cm) fn hand_up(place: PrivateData, frame: &[u8]) -> &[u8] {
+pub(in crate::cm) fn event_private_data(place: PrivateData, frame: &[u8]) -> &[u8] {
     let private_data = place.of(frame);
     let len = private_data.len().min(usize::from(u8::MAX));
     private_data.get(..len).unwrap_or_default()

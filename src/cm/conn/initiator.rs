@@ -53,7 +53,7 @@ use kernel_ext::{
 
 use super::{
     frames::{
-        hand_up,
+        event_private_data,
         send_terminate,
         Inbox,
         Outbox,
@@ -291,7 +291,11 @@ impl Conn {
                 self.device().stats.mpa_rejects.inc();
                 self.unbind();
                 if let Some(id) = actor.id.take() {
-                    give_up(&id, ECONNREFUSED, hand_up(private_data, inbox.octets()));
+                    give_up(
+                        &id,
+                        ECONNREFUSED,
+                        event_private_data(private_data, inbox.octets()),
+                    );
                 }
                 // The peer has closed the connection, or will.
                 self.finish(actor, FinalAction::Done)
@@ -367,7 +371,7 @@ impl Conn {
         actor: &mut Actor,
         accepted: &AcceptedReply,
     ) -> NextStep {
-        let private_data = hand_up(accepted.private_data, accepted.inbox.octets());
+        let private_data = event_private_data(accepted.private_data, accepted.inbox.octets());
         if let Err(error) = self.connected(actor, &accepted.rules, private_data) {
             return self.fail_open(actor, error);
         }

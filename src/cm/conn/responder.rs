@@ -53,7 +53,7 @@ use crate::{
 
 use super::{
     frames::{
-        hand_up,
+        event_private_data,
         Inbox,
         Outbox,
         Readable,
@@ -285,7 +285,7 @@ impl Conn {
             &ConnectRequest {
                 local,
                 remote: self.socket.peer_addr()?.to_canonical(),
-                private_data: hand_up(request.private_data, inbox.octets()),
+                private_data: event_private_data(request.private_data, inbox.octets()),
                 ird,
                 ord,
             },
