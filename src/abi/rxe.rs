@@ -201,8 +201,8 @@ impl RxeSendRing {
     }
 
     /// Returns the request at `position` to the process.
-    pub(crate) fn hand_back(&self, position: u32) {
-        self.0.hand_back(position);
+    pub(crate) fn release(&self, position: u32) {
+        self.0.release(position);
     }
 
     /// Decodes the request at `position`, whose first octets are in `head`.
@@ -453,7 +453,7 @@ impl RxeRecvRing {
 
     /// Returns to the process the first `count` requests, which were taken from the replaced queue.
     pub(crate) fn skip(&self, count: u32) {
-        self.0.hand_back(count.wrapping_sub(1));
+        self.0.release(count.wrapping_sub(1));
     }
 
     /// Takes the request at `position`; [`None`] if none is posted.
@@ -468,7 +468,7 @@ impl RxeRecvRing {
         wr.id = u64_at(&head, 0);
         let room = wr.buffer.list_room(u32_at(&head, 28) as usize);
         let copied = room.is_some_and(|room| self.0.copy_out(position, RECV_LEN, room));
-        self.0.hand_back(position);
+        self.0.release(position);
         Some(if copied {
             Ok(())
         } else {

@@ -179,8 +179,8 @@ impl SiwSendRing {
     }
 
     /// Returns the request at `position` to the process, before a look at the next one.
-    pub(crate) fn hand_back(&self, position: u32) {
-        self.0.hand_back_before_next(position);
+    pub(crate) fn release(&self, position: u32) {
+        self.0.release_before_next(position);
     }
 }
 
@@ -211,7 +211,7 @@ impl SiwRecvRing {
             return None;
         }
         let decoded = decode_rqe(&self.0.entry(position), wr);
-        self.0.hand_back(position);
+        self.0.release(position);
         Some(decoded)
     }
 }

@@ -118,10 +118,10 @@ impl SendRing {
     }
 
     /// Returns the request at `position`, which was read, to the process.
-    pub(crate) fn hand_back(&self, position: u32) {
+    pub(crate) fn release(&self, position: u32) {
         match self {
-            Self::Rxe(ring) => ring.hand_back(position),
-            Self::Siw(ring) => ring.hand_back(position),
+            Self::Rxe(ring) => ring.release(position),
+            Self::Siw(ring) => ring.release(position),
         }
     }
 }

@@ -390,7 +390,7 @@ impl SendQueue {
         self.taken.store(position.wrapping_add(1), Release);
         // Only now, so that whoever looks meanwhile finds the request posted or taken.
         if let Some(ring) = &self.user {
-            ring.hand_back(position);
+            ring.release(position);
         }
         taken
     }

@@ -68,7 +68,7 @@ impl Queue {
     }
 
     /// Returns the element at `position`, and all before it, to the process.
-    pub(super) fn hand_back(&self, position: u32) {
+    pub(super) fn release(&self, position: u32) {
         let consumer = position.wrapping_add(1) & self.mask;
         // ORDERING: the element was read before this; pairs with librxe's acquire of the consumer
         // index (`queue_full`), after which it writes the element again.

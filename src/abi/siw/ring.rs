@@ -70,7 +70,7 @@ impl<const LEN: usize> Ring<LEN> {
 
     /// Returns the entry to the process.
     #[inline]
-    pub(super) fn hand_back(&self, position: u32) {
+    pub(super) fn release(&self, position: u32) {
         let at = self.at(position) + FLAGS_AT;
         // ORDERING: the entry was read before this; pairs with libsiw's `atomic_load` of the flags,
         // after which it fills the entry again.
@@ -78,11 +78,11 @@ impl<const LEN: usize> Ring<LEN> {
         let _ = self.memory.store_u16_release(at, 0);
     }
 
-    /// As [`Ring::hand_back`], before a look at the next entry of a queue whose process rings a
+    /// As [`Ring::release`], before a look at the next entry of a queue whose process rings a
     /// doorbell only if the queue seems idle.
     #[inline]
-    pub(super) fn hand_back_before_next(&self, position: u32) {
-        self.hand_back(position);
+    pub(super) fn release_before_next(&self, position: u32) {
+        self.release(position);
         // ORDERING: the process stores the next entry, then loads the flags of this one, and rings
         // no doorbell if this one is still valid. The kernel returns this entry, then loads the
         // flags of the next one. Without a full barrier between store and load on each side,

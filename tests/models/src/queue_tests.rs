@@ -92,7 +92,7 @@ fn what_librxe_posts_is_taken_whole_and_in_order() {
             wait_until(|| queue.added(n) != 0);
             let mut seen = [0; ELEMENT_MIN];
             assert!(queue.copy_out(n, 0, &mut seen));
-            queue.hand_back(n);
+            queue.release(n);
             assert_eq!(seen, contents(n));
         }
     });
@@ -149,7 +149,7 @@ fn take(ring: &Ring<ENTRY>, n: u32) {
     let (mut first, mut last) = ([0; 8], [0; 8]);
     assert!(entry.fill(0, Some(&mut first)));
     assert!(entry.fill(16, Some(&mut last)));
-    ring.hand_back_before_next(n);
+    ring.release_before_next(n);
     assert_eq!((first, last), ([n as u8 + 1; 8], [n as u8 + 1; 8]));
 }
 

@@ -39,7 +39,7 @@ mod suite {
         store(&ring.0, position, head)?;
         let mut wr = SendWr::default();
         let read = ring.read(position, &mut wr).ok_or(ENOENT)?;
-        ring.hand_back(position);
+        ring.release(position);
         read.map_err(|_| EINVAL)?;
         Ok(wr)
     }
