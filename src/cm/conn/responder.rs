@@ -189,12 +189,12 @@ impl Conn {
             }
             ConnRuling::Fails(_, data) => return self.refuse_by_rule(actor, &asked, &data),
         }
-        let invited = if entry.admission.may_ask(entry.key) {
-            self.invite(&entry.admission, &inbox, &asked)
+        let result = if entry.admission.may_ask(entry.key) {
+            self.ask_consumer(&entry.admission, &inbox, &asked)
         } else {
             Err(ENOMEM)
         };
-        match invited {
+        match result {
             Ok(unanswered) => {
                 self.device().stats.connect_requests.inc();
                 actor.limit(limit::ANSWER);
@@ -249,7 +249,7 @@ impl Conn {
     }
 
     /// Asks the consumer of a listener. After an error the consumer cannot answer.
-    pub(in crate::cm) fn invite(
+    pub(in crate::cm) fn ask_consumer(
         &self,
         listener: &Arc<Admission>,
         inbox: &Inbox,
@@ -339,7 +339,7 @@ impl Conn {
             if !listener.is_open() || self.is_stopped() {
                 continue;
             }
-            if let Ok(unanswered) = self.invite(&listener, &question.inbox, &question.asked) {
+            if let Ok(unanswered) = self.ask_consumer(&listener, &question.inbox, &question.asked) {
                 question.unanswered = unanswered;
                 actor.limit(limit::ANSWER);
                 return NextStep::Wait(ConnPhase::Asked(question));

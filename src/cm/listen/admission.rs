@@ -572,9 +572,9 @@ mod tests {
         let (near, _far) = pair(Family::V4)?;
         let conn = Conn::of_nobody(&rig.bench.rdma.cm, near)?;
         // Without a connection manager there is no consumer to ask.
-        let invited = conn.invite(&rig.admission, &Inbox::new()?, &asked);
+        let result = conn.ask_consumer(&rig.admission, &Inbox::new()?, &asked);
         conn.end_of_nobody();
-        assert_eq!(invited.err(), Some(EINVAL));
+        assert_eq!(result.err(), Some(EINVAL));
         rig.bench.device.queues.conn.flush();
         assert_eq!(far.recv(&mut [0]), Err(EAGAIN));
         Ok(())
