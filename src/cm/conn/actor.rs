@@ -136,11 +136,11 @@ impl Conn {
                 inbox,
                 entry,
             } => self.waiting(actor, responder, inbox, entry),
-            ConnPhase::Held {
+            ConnPhase::Queued {
                 asked,
                 inbox,
                 entry,
-            } => self.held(actor, asked, inbox, entry),
+            } => self.queued(actor, asked, inbox, entry),
             ConnPhase::Asked(question) => self.asked(actor, question),
             ConnPhase::Replying { out, then } => self.replying(actor, out, then),
             ConnPhase::Expecting(params) => self.expecting(actor, params),

@@ -9,7 +9,7 @@
 //! ```text
 //!   connect                                   a listener
 //!      |                                          |
-//! Connecting --> Requesting           Waiting --> Held --> Asked --> Replying
+//! Connecting --> Requesting           Waiting -> Queued -> Asked --> Replying
 //!      |            |    |                |         |         |        |    |
 //!      |            |    +-----> Open <---|---------|---------|--------+    |
 //!      |            |             |       |         |         |             |
@@ -137,7 +137,7 @@ pub(in crate::cm) enum ConnPhase {
         entry: HalfOpen,
     },
     /// Responder: waits until the consumer has answered enough earlier requests.
-    Held {
+    Queued {
         asked: Asked,
         inbox: Inbox,
         entry: HalfOpen,

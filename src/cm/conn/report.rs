@@ -49,7 +49,7 @@ pub(super) fn phase_name(phase: &ConnPhase) -> &'static str {
         ConnPhase::Requesting { .. } => "requesting",
         ConnPhase::Settling { .. } => "settling",
         ConnPhase::Waiting { .. } => "waiting",
-        ConnPhase::Held { .. } => "held",
+        ConnPhase::Queued { .. } => "queued",
         ConnPhase::Asked(_) => "asked",
         ConnPhase::Replying { .. } => "replying",
         ConnPhase::Expecting(_) => "expecting",

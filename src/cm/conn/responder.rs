@@ -126,7 +126,7 @@ impl Conn {
                 Ok(Progress::Done(request)) => {
                     actor.limit(limit::ANSWER);
                     let asked = Asked { responder, request };
-                    return NextStep::Again(ConnPhase::Held {
+                    return NextStep::Again(ConnPhase::Queued {
                         asked,
                         inbox,
                         entry,
@@ -164,7 +164,7 @@ impl Conn {
     }
 
     /// Asks the consumer about a complete Request, as soon as the consumer can take one more.
-    pub(in crate::cm) fn held(
+    pub(in crate::cm) fn queued(
         self: &Arc<Self>,
         actor: &mut Actor,
         asked: Asked,
@@ -181,7 +181,7 @@ impl Conn {
         match self.rule_on(actor, Point::Request) {
             ConnRuling::Goes => {}
             ConnRuling::Held => {
-                return NextStep::Wait(ConnPhase::Held {
+                return NextStep::Wait(ConnPhase::Queued {
                     asked,
                     inbox,
                     entry,
@@ -214,7 +214,7 @@ impl Conn {
                 } else {
                     limit::RETRY_BEHIND
                 });
-                NextStep::Wait(ConnPhase::Held {
+                NextStep::Wait(ConnPhase::Queued {
                     asked,
                     inbox,
                     entry,

@@ -8,7 +8,7 @@
 //! TCP may drop some, there is no minimum time: a peer whose connection is dropped waits for
 //! seconds, while the Request of an honest one follows its last handshake segment at once.
 //!
-//! The consumer's backlog limits unanswered requests. Further requests are held back until the
+//! The consumer's backlog limits unanswered requests. Further requests are queued until the
 //! consumer answers, or has not been asked for 200 ms. This resets no connection.
 //!
 //! Locks: `waiting` and `acceptor` are innermost; a connection's step may take them. A pending
@@ -91,11 +91,11 @@ impl Drop for Unanswered {
         warn_on_once!(waiting.unanswered == 0);
         waiting.unanswered = waiting.unanswered.saturating_sub(1);
         drop(waiting);
-        self.0.call_held();
+        self.0.run_next_queued();
     }
 }
 
-/// Connections whose Request is missing or held back.
+/// Connections whose Request is missing or queued.
 struct PendingConns {
     /// Oldest first, with capacity for `limit`.
     list: KVVec<PendingConn>,
@@ -110,16 +110,16 @@ struct PendingConns {
 
 impl PendingConns {
     /// Returns the next connection whose Request waits for the consumer.
-    fn next_held(&self) -> Option<&PendingConn> {
-        self.list.iter().find(|waiter| waiter.held)
+    fn next_queued(&self) -> Option<&PendingConn> {
+        self.list.iter().find(|waiter| waiter.queued)
     }
 
     /// [`Admission::may_ask`], at the time `now`.
     fn may_ask(&mut self, key: u64, backlog: u32, now: Instant<Monotonic>) -> bool {
         if let Some(waiter) = self.list.iter_mut().find(|waiter| waiter.key == key) {
-            waiter.held = true;
+            waiter.queued = true;
         }
-        self.next_held().is_some_and(|next| next.key == key)
+        self.next_queued().is_some_and(|next| next.key == key)
             && (self.unanswered < backlog || (now - self.last_asked).as_millis() >= ANSWER_WAIT_MS)
     }
 
@@ -138,7 +138,7 @@ impl PendingConns {
             key,
             since: Instant::now(),
             conn: None,
-            held: false,
+            queued: false,
         };
         // The list was allocated for as many.
         if warn_on_once!(self.list.push_within_capacity(waiter).is_err()) {
@@ -154,7 +154,7 @@ struct PendingConn {
     /// Once there is one.
     conn: Option<Pending>,
     /// Whether its Request has arrived.
-    held: bool,
+    queued: bool,
 }
 
 impl Admission {
@@ -267,7 +267,7 @@ impl Admission {
             waiting
                 .list
                 .iter()
-                .find(|waiter| waiter.conn.is_some() && !waiter.held)
+                .find(|waiter| waiter.conn.is_some() && !waiter.queued)
                 .filter(|waiter| waiter.since.elapsed().as_millis() >= chance)
                 .and_then(|waiter| waiter.conn.clone())
         };
@@ -309,15 +309,15 @@ impl Admission {
             let index = waiting.list.iter().position(|waiter| waiter.key == key);
             index.and_then(|index| waiting.list.remove(index).ok())
         };
-        self.call_held();
+        self.run_next_queued();
         self.call_next();
     }
 
     /// Runs a step of the next connection that waits to ask the consumer.
-    fn call_held(&self) {
+    fn run_next_queued(&self) {
         let next = {
             let waiting = self.waiting.lock();
-            waiting.next_held().and_then(|waiter| waiter.conn.clone())
+            waiting.next_queued().and_then(|waiter| waiter.conn.clone())
         };
         if let Some(conn) = next {
             self.run_step(&conn);
@@ -327,7 +327,9 @@ impl Admission {
     /// Returns whether a connection is next to ask the consumer.
     pub(in crate::cm) fn is_next(&self, key: u64) -> bool {
         let waiting = self.waiting.lock();
-        waiting.next_held().is_some_and(|waiter| waiter.key == key)
+        waiting
+            .next_queued()
+            .is_some_and(|waiter| waiter.key == key)
     }
 
     /// Returns the minimum time that a connection has before it can be reset in favour of another
@@ -382,7 +384,7 @@ const HALF_OPEN_MAX: usize = 1024;
 /// collects more requests before it answers any thus gets them, one at a time.
 const ANSWER_WAIT_MS: i64 = 200;
 
-/// An admitted connection whose Request is missing or held back; listeners limit their number.
+/// An admitted connection whose Request is missing or queued; listeners limit their number.
 /// Dropping it removes the pending entry.
 pub(in crate::cm) struct HalfOpen {
     pub(in crate::cm) admission: Arc<Admission>,

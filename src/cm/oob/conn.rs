@@ -61,7 +61,7 @@ impl Conn {
         match self.accept_oob(&asked, &inbox) {
             Err(error) if error == EAGAIN => {
                 actor.come_back();
-                NextStep::Wait(ConnPhase::Held {
+                NextStep::Wait(ConnPhase::Queued {
                     asked,
                     inbox,
                     entry,
