@@ -227,7 +227,7 @@ enum Route {
     /// The queue pair.
     Qp = 1,
     /// None: octets are discarded.
-    Nobody = 2,
+    Discard = 2,
 }
 
 /// Requests to a connection, for its next step to see, besides those of the queue pair
@@ -345,7 +345,7 @@ impl Conn {
             Route::StartUp => {
                 let _ = queues.conn.enqueue::<Arc<Self>, STEP>(self.clone());
             }
-            Route::Attach | Route::Qp | Route::Nobody => {
+            Route::Attach | Route::Qp | Route::Discard => {
                 let _ = queues
                     .stream
                     .enqueue::<Arc<Self>, STREAM_STEP>(self.clone());
@@ -365,12 +365,12 @@ impl Conn {
         match self.route.load(Acquire) {
             0 => Route::StartUp,
             1 => Route::Qp,
-            2 => Route::Nobody,
+            2 => Route::Discard,
             3 => Route::Attach,
             _ => {
                 // `set_route` stores no other value.
                 warn_on_once!(true);
-                Route::Nobody
+                Route::Discard
             }
         }
     }
@@ -403,7 +403,7 @@ impl Conn {
                     qp.data_ready(inbound, off);
                 }
             }
-            Route::Nobody => inbound.consume(inbound.available()),
+            Route::Discard => inbound.consume(inbound.available()),
         }
     }
 }
@@ -435,7 +435,7 @@ impl SocketEvents for StreamCallbacks {
         };
         match conn.route() {
             // A step reads or discards it.
-            Route::StartUp | Route::Attach | Route::Nobody => conn.kick(),
+            Route::StartUp | Route::Attach | Route::Discard => conn.kick(),
             Route::Qp => {
                 if let Some(qp) = conn.qp.as_ref().and_then(BhRevocable::try_access) {
                     qp.enqueue_rx();
@@ -455,7 +455,7 @@ impl SocketEvents for StreamCallbacks {
                     qp.write_space();
                 }
             }
-            Route::Nobody => {}
+            Route::Discard => {}
         }
     }
 

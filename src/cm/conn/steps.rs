@@ -180,7 +180,7 @@ impl Conn {
     /// Leaves TCP's part of the end to the next step, which may have to wait for the socket.
     pub(in crate::cm) fn finish(&self, actor: &mut Actor, action: FinalAction) -> NextStep {
         // Queued octets are discarded, and octets that arrive are not read.
-        self.set_route(Route::Nobody);
+        self.set_route(Route::Discard);
         actor.no_limit();
         NextStep::Again(ConnPhase::Ending(action))
     }

@@ -513,7 +513,7 @@ impl Conn {
 
     /// Ends a stream: the queue pair first, so that it is in error when CLOSE is raised.
     fn end(self: &Arc<Self>, actor: &mut Actor, how: Ended, action: FinalAction) -> NextStep {
-        self.set_route(Route::Nobody);
+        self.set_route(Route::Discard);
         let qp = self.take_qp();
         if let Some(qp) = &qp {
             qp.stream_ended(how);
