@@ -41,7 +41,7 @@ use crate::mem::{
 };
 
 /// A range of a region for which a copy waits.
-pub(crate) struct Wanted {
+pub(crate) struct RegionRange {
     region: Arc<Region>,
     /// Which binding, if the region is a window: another one refers to other memory.
     binding: u64,
@@ -54,12 +54,12 @@ pub(crate) struct Wanted {
 }
 
 /// Memory fetched for a copy, or why it could not be fetched.
-pub(crate) struct Fetched {
-    wanted: Wanted,
+pub(crate) struct FetchedPages {
+    range: RegionRange,
     memory: Result<Memory>,
 }
 
-impl Wanted {
+impl RegionRange {
     /// Names the `len` octets at `at`, under the guard with which that was checked.
     pub(crate) fn new(
         region: &Arc<Region>,
@@ -100,11 +100,11 @@ impl Wanted {
     ///
     /// # Errors
     ///
-    /// As `copy`, `EAGAIN` if memory is absent; as [`Wanted::fetch`].
+    /// As `copy`, `EAGAIN` if memory is absent; as [`RegionRange::fetch`].
     pub(crate) fn copy(
         &self,
         inside: &RegionGuard<'_>,
-        fetched: Option<&Fetched>,
+        fetched: Option<&FetchedPages>,
         copy: impl FnOnce(&Memory, u64) -> Result,
     ) -> Result {
         match fetched.and_then(|fetched| fetched.memory_of(self)) {
@@ -130,19 +130,19 @@ impl Wanted {
     }
 }
 
-impl Fetched {
+impl FetchedPages {
     /// Fetches the range.
     ///
     /// Context: process; takes as long as page faults do.
-    pub(crate) fn new(wanted: Wanted) -> Self {
-        let memory = wanted.fetch();
-        Self { wanted, memory }
+    pub(crate) fn new(range: RegionRange) -> Self {
+        let memory = range.fetch();
+        Self { range, memory }
     }
 
-    /// Returns what was fetched, if that is `wanted`.
-    pub(crate) fn memory_of(&self, wanted: &Wanted) -> Option<Result<&Memory>> {
-        self.wanted
-            .is(wanted)
+    /// Returns what was fetched, if that is `range`.
+    pub(crate) fn memory_of(&self, range: &RegionRange) -> Option<Result<&Memory>> {
+        self.range
+            .is(range)
             .then(|| self.memory.as_ref().map_err(|error| *error))
     }
 }

@@ -19,22 +19,22 @@ use crate::{
             Slices, //
         }, //
     },
-    odp::mr::Wanted, //
+    odp::mr::RegionRange, //
 };
 
 impl Slice {
     /// Reads octets from `offset` on into a private buffer, and fetches absent pages.
     fn fetch(&self, pd: PdId, offset: u32, octets: &mut [u8]) -> Result<(), NotCopied> {
         let (access, len) = (SgeAccess::source(pd), octets.len());
-        let mut wanted = None;
+        let mut range = None;
         let read = self.copy(access, offset, len, |inside, at| {
             let source = LocalUse::Source;
-            wanted = Some(Wanted::new(&self.region, inside, at, len, source));
+            range = Some(RegionRange::new(&self.region, inside, at, len, source));
             Ok(inside.memory().read(at, octets)?)
         });
         // The access has ended, since a page fault sleeps.
-        match (read, wanted) {
-            (Err(NotCopied::Absent(_)), Some(wanted)) => Ok(wanted.fetch()?.read(0, octets)?),
+        match (read, range) {
+            (Err(NotCopied::Absent(_)), Some(range)) => Ok(range.fetch()?.read(0, octets)?),
             (read, _) => read,
         }
     }

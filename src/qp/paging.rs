@@ -46,8 +46,8 @@ use crate::{
     },
     odp::mr::{
         with_retries,
-        Fetched,
-        Wanted, //
+        FetchedPages,
+        RegionRange, //
     },
     queue::readq::{
         InboundAtomic,
@@ -70,13 +70,13 @@ impl WorkItem<PAGING_IN> for Qp {
         let Some(conn) = this.shared.conn() else {
             return;
         };
-        let mut fetched: Option<Fetched> = None;
-        while let Some(wanted) = conn
+        let mut fetched: Option<FetchedPages> = None;
+        while let Some(range) = conn
             .socket()
             .with_inbound(|inbound| this.resume(&conn, inbound, fetched.as_ref()))
         {
             // Drops the memory fetched before, which may sleep; it has been copied to.
-            fetched = Some(Fetched::new(wanted));
+            fetched = Some(FetchedPages::new(range));
         }
         drop(fetched);
         // The end of the stream may be queued behind octets that were not consumed.
@@ -181,16 +181,16 @@ impl Qp {
         len: usize,
     ) -> Result<KVVec<u8>, Fault> {
         let mut octets = zeroes(len).map_err(fault_of_fetch)?;
-        let wanted = {
+        let range = {
             let access = PeerAccess::open(region, self.shared.stream_id(), None);
             let access = access.ok_or(Fault::SourceInvalidStag)?;
             // CAST: less than the payload of one FPDU.
             access.read(request, len as u32, |inside, at| {
                 let source = LocalUse::Source;
-                Ok::<_, Fault>(Wanted::new(region, inside, at, len, source))
+                Ok::<_, Fault>(RegionRange::new(region, inside, at, len, source))
             })?
         };
-        wanted
+        range
             .fetch()
             .and_then(|memory| memory.read(0, &mut octets))
             .map_err(fault_of_fetch)?;
@@ -198,9 +198,9 @@ impl Qp {
     }
 
     /// Fetches the target of an atomic operation of the peer.
-    fn fetch_target(&self, atomic: &InboundAtomic) -> Result<Fetched, Fault> {
-        let wanted = self.with_target(atomic, Ok)?;
-        Ok(Fetched::new(wanted))
+    fn fetch_target(&self, atomic: &InboundAtomic) -> Result<FetchedPages, Fault> {
+        let range = self.with_target(atomic, Ok)?;
+        Ok(FetchedPages::new(range))
     }
 
     /// Carries out an atomic operation of the peer on its fetched target, which it checks again.
@@ -211,10 +211,10 @@ impl Qp {
     fn operate_fetched(
         &self,
         atomic: &InboundAtomic,
-        fetched: &Fetched,
+        fetched: &FetchedPages,
     ) -> Result<Option<u64>, Fault> {
-        self.with_target(atomic, |wanted| {
-            let Some(memory) = fetched.memory_of(&wanted) else {
+        self.with_target(atomic, |range| {
+            let Some(memory) = fetched.memory_of(&range) else {
                 return Ok(None);
             };
             let memory = memory.map_err(fault_of_fetch)?;
@@ -231,7 +231,7 @@ impl Qp {
     fn with_target<T>(
         &self,
         atomic: &InboundAtomic,
-        f: impl FnOnce(Wanted) -> Result<T, Fault>,
+        f: impl FnOnce(RegionRange) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
         let (request, region) = (&atomic.request, &atomic.target);
         let access = PeerAccess::open(region, self.shared.stream_id(), None);
@@ -239,7 +239,7 @@ impl Qp {
         access.operate(request, |inside, at| {
             // CAST: widens.
             let len = TARGET_LEN as usize;
-            f(Wanted::new(region, inside, at, len, LocalUse::Sink))
+            f(RegionRange::new(region, inside, at, len, LocalUse::Sink))
         })
     }
 }

@@ -19,8 +19,8 @@ use kernel_ext::{
 
 use crate::{
     odp::mr::{
-        Fetched,
-        Wanted, //
+        FetchedPages,
+        RegionRange, //
     },
     stream::{
         connection::{
@@ -166,11 +166,11 @@ impl Qp {
         self: &Arc<Self>,
         conn: &Arc<StreamConnection>,
         inbound: &mut Inbound<'_>,
-        fetched: Option<&Fetched>,
-    ) -> Option<Wanted> {
-        let wanted = BhOff::run(|off| {
+        fetched: Option<&FetchedPages>,
+    ) -> Option<RegionRange> {
+        let range = BhOff::run(|off| {
             let mut round = RxRound::new(&self.shared, &mut *inbound, off);
-            let wanted = {
+            let range = {
                 let mut rx = off.lock(&self.rx);
                 let stream = rx
                     .stream
@@ -180,14 +180,14 @@ impl Qp {
             };
             let after = round.end();
             self.carry_out(after, Runner::Callback(&mut *inbound));
-            Some(wanted)
+            Some(range)
         })?;
-        if wanted.is_none() {
+        if range.is_none() {
             // Processes the data that follows. The lock was released, so the stream may be another
             // one by now.
             BhOff::run(|off| self.more_from(conn, inbound, off));
         }
-        wanted
+        range
     }
 
     /// Returns whether the stream may end here: no message is incomplete (MPA-30).

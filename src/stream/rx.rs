@@ -60,8 +60,8 @@ use crate::{
         Slice, //
     },
     odp::mr::{
-        Fetched,
-        Wanted, //
+        FetchedPages,
+        RegionRange, //
     },
     queue::{
         sq::FailedByRule,
@@ -270,11 +270,11 @@ impl RxStream {
     pub(crate) fn go_on(
         &mut self,
         round: &mut RxRound<'_, '_>,
-        fetched: Option<&Fetched>,
-    ) -> Option<Wanted> {
+        fetched: Option<&FetchedPages>,
+    ) -> Option<RegionRange> {
         let again = Again {
             fetched,
-            wanted: Cell::new(None),
+            absent: Cell::new(None),
         };
         self.incoming.late = None;
         let mut receiving = self.begin(round);
@@ -284,7 +284,7 @@ impl RxStream {
             round.count(len);
             round.inbound.consume(len);
         }
-        again.wanted.take()
+        again.absent.take()
     }
 }
 

@@ -80,8 +80,8 @@ use crate::{
         }, //
     },
     odp::mr::{
-        Fetched,
-        Wanted, //
+        FetchedPages,
+        RegionRange, //
     },
     queue::{
         readq::{
@@ -117,9 +117,9 @@ pub(super) struct RxDelivery<'a, 'b> {
 /// Another attempt to place a payload.
 pub(super) struct Again<'a> {
     /// The memory that was fetched for it.
-    pub(super) fetched: Option<&'a Fetched>,
+    pub(super) fetched: Option<&'a FetchedPages>,
     /// The memory that has to be fetched first.
-    pub(super) wanted: Cell<Option<Wanted>>,
+    pub(super) absent: Cell<Option<RegionRange>>,
 }
 
 /// Returns the offset in the receive queue, and the length, of the payload of the FPDU at `pos`.
@@ -207,10 +207,10 @@ impl Delivery for RxDelivery<'_, '_> {
             }
             Some(again) => access.write(segment, |inside, at| {
                 let (pos, len) = payload;
-                let wanted = Wanted::new(region, inside, at, len, LocalUse::Sink);
+                let range = RegionRange::new(region, inside, at, len, LocalUse::Sink);
                 let copy =
                     |memory: &Memory, at| memory.copy_from_inbound(at, self.inbound, pos, len);
-                again.place_write(self.qp, inside, wanted, copy)
+                again.place_write(self.qp, inside, range, copy)
             }),
         }
     }
@@ -233,9 +233,9 @@ impl Delivery for RxDelivery<'_, '_> {
         access.write_atomic(segment, |inside, at| match self.again {
             None => inside.memory().write(at, &octets).map_err(not_written),
             Some(again) => {
-                let wanted = Wanted::new(region, inside, at, len, LocalUse::Sink);
+                let range = RegionRange::new(region, inside, at, len, LocalUse::Sink);
                 let write = |memory: &Memory, at| memory.write(at, &octets);
-                again.place_write(self.qp, inside, wanted, write)
+                again.place_write(self.qp, inside, range, write)
             }
         })
     }
@@ -291,7 +291,7 @@ impl Delivery for RxDelivery<'_, '_> {
                 let placed = again.place(sink, access, (offset, len), |memory, at| {
                     memory.copy_from_inbound(at, self.inbound, pos, len)
                 });
-                placed.map_err(|why| again.wants(self.qp, why))
+                placed.map_err(|why| again.note_absent(self.qp, why))
             }
         }
     }
@@ -307,7 +307,7 @@ impl Delivery for RxDelivery<'_, '_> {
                 let placed = again.place(sink, access, (0, octets.len()), |memory, at| {
                     memory.write(at, &octets)
                 });
-                placed.map_err(|why| again.wants(self.qp, why))
+                placed.map_err(|why| again.note_absent(self.qp, why))
             }
         }
     }
@@ -537,7 +537,7 @@ impl<'b> RxDelivery<'_, 'b> {
 /// Why a payload is not placed in memory that was absent before.
 enum Halt<E> {
     /// This range has to be fetched first.
-    Wants(Wanted),
+    Absent(RegionRange),
     /// It may not be placed there.
     Refused(E),
 }
@@ -551,11 +551,11 @@ impl<E> From<E> for Halt<E> {
 impl Again<'_> {
     /// Notes what has to be fetched.
     #[cold]
-    fn wants<E>(&self, qp: &QpShared, why: Halt<E>) -> NotPlaced<E> {
+    fn note_absent<E>(&self, qp: &QpShared, why: Halt<E>) -> NotPlaced<E> {
         match why {
-            Halt::Wants(wanted) => {
+            Halt::Absent(range) => {
                 qp.device.stats.rx_page_waits.inc();
-                self.wanted.set(Some(wanted));
+                self.absent.set(Some(range));
                 NotPlaced::Absent
             }
             Halt::Refused(why) => NotPlaced::Refused(why),
@@ -573,27 +573,27 @@ impl Again<'_> {
         copy: impl FnOnce(&Memory, u64) -> Result,
     ) -> Result<(), Halt<WcStatus>> {
         slice.copy(access, offset, len, |inside, at| {
-            let wanted = Wanted::new(&slice.region, inside, at, len, LocalUse::Sink);
-            let copied = wanted.copy(inside, self.fetched, copy);
+            let range = RegionRange::new(&slice.region, inside, at, len, LocalUse::Sink);
+            let copied = range.copy(inside, self.fetched, copy);
             copied.map_err(|error| match error.into() {
-                NotCopied::Absent(_) => Halt::Wants(wanted),
+                NotCopied::Absent(_) => Halt::Absent(range),
                 NotCopied::Refused(status) => Halt::Refused(status),
             })
         })
     }
 
-    /// Places the octets of a Write in `wanted`, by `copy(memory, offset)`.
+    /// Places the octets of a Write in `range`, by `copy(memory, offset)`.
     #[cold]
     fn place_write(
         &self,
         qp: &QpShared,
         inside: &RegionGuard<'_>,
-        wanted: Wanted,
+        range: RegionRange,
         copy: impl FnOnce(&Memory, u64) -> Result,
     ) -> Result<(), NotPlaced<Fault>> {
-        let copied = wanted.copy(inside, self.fetched, copy);
+        let copied = range.copy(inside, self.fetched, copy);
         copied.map_err(|error| match error {
-            EAGAIN => self.wants(qp, Halt::Wants(wanted)),
+            EAGAIN => self.note_absent(qp, Halt::Absent(range)),
             ENOMEM => NotPlaced::Refused(Fault::LocalPlacement),
             // The process has no memory mapped there.
             _ => NotPlaced::Refused(Fault::TaggedBounds),
@@ -622,7 +622,7 @@ impl Again<'_> {
             *placed += piece;
             Ok::<_, Halt<WcStatus>>(())
         });
-        walked.map_err(|why| self.wants(qp, why))
+        walked.map_err(|why| self.note_absent(qp, why))
     }
 }
 
