@@ -54,8 +54,8 @@ use crate::{
         InboundRequest, //
     },
     stream::tx::paging::{
+        FetchRequest,
         FetchedPayload,
-        Need,
         NotPacked,
         PagingOut,
         PayloadKey,
@@ -100,12 +100,12 @@ impl Qp {
     ///
     /// Context: process; takes as long as page faults do.
     fn page_out(&self) -> bool {
-        let Some(need) = self.shared.paging_out.lock().begin_fetch() else {
+        let Some(request) = self.shared.paging_out.lock().begin_fetch() else {
             return false;
         };
         self.shared.device.stats.tx_page_waits.inc();
-        match need {
-            Need::Payload(place, origin) => {
+        match request {
+            FetchRequest::Payload(place, origin) => {
                 let octets = self.fetch(&place, &origin);
                 // Dropped outside the lock: it may hold the last reference to its connection.
                 let mut found = PagingOut::Found(FetchedPayload { place, octets });
@@ -114,7 +114,7 @@ impl Qp {
                     core::mem::swap(&mut *state, &mut found);
                 }
             }
-            Need::Atomic(atomic, epoch) => {
+            FetchRequest::Atomic(atomic, epoch) => {
                 // Dropped outside the lock, because unpinning memory may sleep.
                 let target = self.fetch_target(&atomic);
                 let done = {

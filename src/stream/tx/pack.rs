@@ -66,7 +66,7 @@ use crate::{
 
 use super::{
     paging::{
-        found_or_wanted,
+        take_or_request,
         NotPacked,
         PayloadKey,
         PayloadSource, //
@@ -363,7 +363,7 @@ impl Packer<'_> {
                 return Err(NotPacked::Inconsistent);
             }
         };
-        let octets = found_or_wanted(&self.qp.paging_out, place, || match remote {
+        let octets = take_or_request(&self.qp.paging_out, place, || match remote {
             Some((region, request)) => PayloadSource::Remote(region.clone(), *request),
             None => PayloadSource::Slices(self.slices.clone()),
         })?;

@@ -79,7 +79,7 @@ pub(crate) enum PagingOut {
     #[default]
     Idle,
     /// The work item has to fetch this.
-    Wanted(Need),
+    Requested(FetchRequest),
     /// The work item is fetching.
     Busy,
     /// The work item is fetching for a stream that has ended; another may have begun.
@@ -89,7 +89,7 @@ pub(crate) enum PagingOut {
 }
 
 /// What the work item has to fetch.
-pub(crate) enum Need {
+pub(crate) enum FetchRequest {
     Payload(PayloadKey, KBox<PayloadSource>),
     /// Dequeued already. Not boxed: if that allocation failed, the operation would be lost.
     Atomic(InboundAtomic, Epoch),
@@ -140,7 +140,7 @@ pub(crate) struct FetchedPayload {
 ///   the transmit task.
 /// * [`NotPacked::Memory`]: the request to fetch it cannot be allocated.
 /// * [`NotPacked::Local`] or [`NotPacked::Remote`]: it cannot be fetched.
-pub(super) fn found_or_wanted(
+pub(super) fn take_or_request(
     state: &SpinLockBh<PagingOut>,
     place: PayloadKey,
     origin: impl FnOnce() -> PayloadSource,
@@ -152,11 +152,11 @@ pub(super) fn found_or_wanted(
             drop(state);
             return found.octets;
         }
-        busy @ (PagingOut::Busy | PagingOut::Outdated | PagingOut::Wanted(_)) => *state = busy,
+        busy @ (PagingOut::Busy | PagingOut::Outdated | PagingOut::Requested(_)) => *state = busy,
         stale @ (PagingOut::Idle | PagingOut::Found(_)) => {
             _drop_outside_lock = stale;
             let origin = KBox::new(origin(), GFP_ATOMIC).map_err(|_| NotPacked::Memory)?;
-            *state = PagingOut::Wanted(Need::Payload(place, origin));
+            *state = PagingOut::Requested(FetchRequest::Payload(place, origin));
         }
     }
     Err(NotPacked::Absent)
@@ -164,7 +164,7 @@ pub(super) fn found_or_wanted(
 
 /// Has the work item carry out an atomic operation, now or later. The caller carries out what is
 /// returned.
-pub(super) fn want_atomic(
+pub(super) fn request_atomic(
     state: &SpinLockBh<PagingOut>,
     requests: &InboundReads,
     atomic: InboundAtomic,
@@ -173,8 +173,8 @@ pub(super) fn want_atomic(
     let _drop_outside_lock;
     let mut state = state.lock();
     if let PagingOut::Idle | PagingOut::Found(_) = &*state {
-        let wanted = PagingOut::Wanted(Need::Atomic(atomic, epoch));
-        _drop_outside_lock = core::mem::replace(&mut *state, wanted);
+        let requested = PagingOut::Requested(FetchRequest::Atomic(atomic, epoch));
+        _drop_outside_lock = core::mem::replace(&mut *state, requested);
         return Set::NONE.with(After::FetchOut);
     }
     drop(state);
@@ -187,13 +187,13 @@ pub(super) fn want_atomic(
 impl PagingOut {
     /// Returns whether the transmit task waits for memory.
     pub(crate) fn is_awaited(&self) -> bool {
-        matches!(self, Self::Wanted(_) | Self::Busy)
+        matches!(self, Self::Requested(_) | Self::Busy)
     }
 
     /// Begins a fetch; returns what to fetch, if anything.
-    pub(crate) fn begin_fetch(&mut self) -> Option<Need> {
+    pub(crate) fn begin_fetch(&mut self) -> Option<FetchRequest> {
         match core::mem::replace(self, Self::Busy) {
-            Self::Wanted(need) => Some(need),
+            Self::Requested(request) => Some(request),
             other => {
                 *self = other;
                 None
@@ -207,14 +207,14 @@ impl PagingOut {
     }
 
     /// Marks a running fetch as outdated, since its stream has ended; returns what was fetched or
-    /// wanted, to be dropped without the lock.
+    /// requested, to be dropped without the lock.
     pub(crate) fn end_stream(&mut self) -> Self {
         match self {
             Self::Busy | Self::Outdated => {
                 *self = Self::Outdated;
                 Self::Idle
             }
-            Self::Idle | Self::Wanted(_) | Self::Found(_) => core::mem::take(self),
+            Self::Idle | Self::Requested(_) | Self::Found(_) => core::mem::take(self),
         }
     }
 }

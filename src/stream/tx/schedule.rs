@@ -99,7 +99,7 @@ use crate::{
 };
 
 use super::{
-    paging::want_atomic,
+    paging::request_atomic,
     Source,
     TxContext,
     TxStream, //
@@ -182,7 +182,7 @@ impl TxStream {
             Some(InboundRequest::Atomic(atomic)) => match qp.operate(&atomic) {
                 Ok(Operated::Absent) => {
                     self.after
-                        .add(want_atomic(&qp.paging_out, &qp.inbound_reads, atomic));
+                        .add(request_atomic(&qp.paging_out, &qp.inbound_reads, atomic));
                     return Err(Pause::Drained);
                 }
                 Ok(Operated::Contended) => {
