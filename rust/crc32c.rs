@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_sum_up_to_the_whole() {
+    fn crc_of_pieces_combines_to_crc_of_whole() {
         let octets: [u8; 200] = crate::random::octets();
         let whole = sum(&octets);
         for cut in 0..=octets.len() {

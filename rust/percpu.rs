@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_counted_is_the_sum() -> Result {
+    fn percpu_sum_is_all_additions() -> Result {
         let count = PerCpuCount::try_new()?;
         assert_eq!(count.sum(), 0);
         count.add(3);

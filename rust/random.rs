@@ -25,14 +25,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_draws_differ() {
+    fn two_random_values_differ() {
         let first: [u8; 32] = octets();
         let second: [u8; 32] = octets();
         assert!(first != second);
     }
 
     #[test]
-    fn a_bound_is_never_reached() {
+    fn random_value_is_below_bound() {
         assert!((0..100).all(|_| below(3) < 3));
         assert!((0..100).any(|_| below(3) == 2));
     }

@@ -75,7 +75,7 @@ mod tests {
     use kernel::sync::Arc;
 
     #[test]
-    fn no_more_pass_than_the_burst() -> Result {
+    fn ratelimit_passes_at_most_the_burst() -> Result {
         let limit = Arc::pin_init(RateLimit::new(3_600_000, 3), GFP_KERNEL)?;
         let passed = (0..20).filter(|_| limit.allows(c"riwarp KUnit")).count();
         assert_eq!(passed, 3);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn events_pass_again_in_the_next_interval() -> Result {
+    fn ratelimit_passes_events_of_next_interval() -> Result {
         let limit = Arc::pin_init(RateLimit::new(20, 1), GFP_KERNEL)?;
         assert!(limit.allows(c"riwarp KUnit"));
         let mut passed = false;

@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_in_is_found_until_it_is_taken_out() -> Result {
+    fn inserted_object_is_found_until_removed() -> Result {
         let map = KBox::pin_init(RcuMap::new(5..100, Order::Rising(16)), GFP_KERNEL)?;
         let item = insert(&map, &counter()?)?;
         assert!((5..100).contains(&item.id));
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn all_numbers_are_given_once_and_no_other() -> Result {
+    fn each_number_of_range_is_allocated_once() -> Result {
         for order in [Order::Rising(16), Order::Scattered] {
             let map = KBox::pin_init(RcuMap::new(7..17, order), GFP_KERNEL)?;
             let drops = counter()?;
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_not_used_again_at_once() -> Result {
+    fn freed_number_is_not_reused_at_once() -> Result {
         let map = KBox::pin_init(RcuMap::new(0..1 << 20, Order::Rising(16)), GFP_KERNEL)?;
         let drops = counter()?;
         let mut last = insert(&map, &drops)?.id;
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_whose_object_cannot_be_made_is_free_again() -> Result {
+    fn number_is_freed_if_object_creation_fails() -> Result {
         let map = KBox::pin_init(RcuMap::<Item>::new(3..4, Order::Rising(16)), GFP_KERNEL)?;
         let failed = map.insert(|id| {
             // The number is reserved, but look-ups find nothing yet.
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_object_lives_as_long_as_it_is_used() -> Result {
+    fn removed_object_lives_until_last_reference() -> Result {
         let map = KBox::pin_init(RcuMap::new(0..10, Order::Rising(16)), GFP_KERNEL)?;
         let drops = counter()?;
         let item = insert(&map, &drops)?;
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn dropping_the_map_drops_what_is_in_it() -> Result {
+    fn dropped_map_drops_its_objects() -> Result {
         let map = KBox::pin_init(RcuMap::new(0..100, Order::Rising(16)), GFP_KERNEL)?;
         let drops = counter()?;
         for _ in 0..5 {

@@ -151,7 +151,7 @@ mod tests {
     use kernel::sync::Arc;
 
     #[test]
-    fn a_lock_guards_its_value_once() -> Result {
+    fn lock_is_not_taken_twice() -> Result {
         let lock = Arc::pin_init(new_spinlock_bh!(1, "riwarp_sync::lock"), GFP_KERNEL)?;
         {
             let mut guard = lock.lock();

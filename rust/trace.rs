@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_cut_off_where_it_is_full() {
+    fn trace_text_is_truncated_at_capacity() {
         assert_eq!(octets(&Text::new(fmt!(""))), b"");
         assert_eq!(octets(&Text::new(fmt!("{}-{}", 1, "a"))), b"1-a");
         let long = Text::new(fmt!("{:0500}", 7));

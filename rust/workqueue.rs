@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_queue_waits_for_items_that_come_back() -> Result {
+    fn dropped_workqueue_waits_for_requeued_items() -> Result {
         let other = queue(Placement::Ordered)?;
         let item = job(&other, 3)?;
         assert!(other.enqueue(item.clone()).is_ok());
@@ -493,7 +493,7 @@ mod tests {
 
     /// When the timer expires, only the item refers to the queue.
     #[test]
-    fn an_item_that_waits_keeps_its_queue() -> Result {
+    fn delayed_item_keeps_its_workqueue() -> Result {
         for placement in [Placement::PerCpu, Placement::Unbound, Placement::Ordered] {
             let queue = queue(placement)?;
             let item = job(&queue, 0)?;
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn cancel_takes_back_only_what_waits() -> Result {
+    fn cancel_removes_only_pending_items() -> Result {
         let queue = queue(Placement::Unbound)?;
         let item = job(&queue, 0)?;
         assert!(!cancel_delayed(&item));

@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn disks_are_waited_for_again_behind_the_outermost() {
+    fn noio_ends_with_outermost_scope() {
         assert!(may_wait());
         let inside = without_io(|| [may_wait(), without_io(may_wait), may_wait()]);
         assert_eq!(inside, [false; 3]);

@@ -324,7 +324,7 @@ mod tests {
     };
 
     #[test]
-    fn is_whole_pages_of_zeroes() -> Result {
+    fn shared_memory_is_whole_zeroed_pages() -> Result {
         let memory = SharedMem::try_new(PAGE_SIZE + 1)?;
         assert_eq!(memory.len(), 2 * PAGE_SIZE);
         for at in (0..memory.len()).step_by(8) {
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_come_back_as_they_went() -> Result {
+    fn entries_copied_in_are_copied_out_unchanged() -> Result {
         let memory = SharedMem::try_new(PAGE_SIZE)?;
         memory.copy_in(64, &TEST_ENTRY)?;
         assert_eq!(memory.copy_out(64), Some(TEST_ENTRY));
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn no_octet_outside_is_touched() -> Result {
+    fn copies_touch_no_octet_outside_their_range() -> Result {
         let memory = SharedMem::try_new(PAGE_SIZE)?;
         let last = PAGE_SIZE - size_of::<TestEntry>();
         assert!(memory.copy_in(last, &TEST_ENTRY).is_ok());
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn single_fields_have_the_machines_order() -> Result {
+    fn fields_are_stored_in_native_byte_order() -> Result {
         let memory = SharedMem::try_new(PAGE_SIZE)?;
         memory.store_u32_release(8, 0x0102_0304)?;
         memory.store_u16_release(12, 0xfffe)?;

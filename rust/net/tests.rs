@@ -21,7 +21,7 @@ mod socket {
     use kernel::prelude::*;
 
     #[test]
-    fn the_ends_know_each_other() -> Result {
+    fn connected_sockets_report_each_others_address() -> Result {
         for family in [Family::V4, Family::V6] {
             let (active, passive) = pair(family)?;
             assert_eq!(active.family(), family);
@@ -41,12 +41,12 @@ mod socket {
     }
 
     #[test]
-    fn a_kernel_thread_is_in_the_first_namespace() {
+    fn kernel_thread_is_in_initial_namespace() {
         assert_eq!(NetId::current(), NetRef::init_net().id());
     }
 
     #[test]
-    fn octets_pass_both_ways() -> Result {
+    fn octets_are_received_in_both_directions() -> Result {
         let (active, passive) = pair(Family::V4)?;
         let mut octets = [0; 8];
         assert_eq!(passive.recv(&mut octets), Err(EAGAIN));
@@ -78,7 +78,7 @@ mod socket {
     }
 
     #[test]
-    fn each_direction_ends_by_itself() -> Result {
+    fn shutdown_ends_one_direction_only() -> Result {
         let (active, passive) = pair(Family::V4)?;
         assert!(active.shutdown_write());
         let mut octet = [0];
@@ -100,7 +100,7 @@ mod socket {
     }
 
     #[test]
-    fn an_abort_is_a_reset() -> Result {
+    fn abort_sends_reset() -> Result {
         let (active, passive) = pair(Family::V4)?;
         active.try_abort()?;
         assert_eq!(active.error(), ECONNABORTED.to_errno().wrapping_neg());
@@ -111,7 +111,7 @@ mod socket {
     }
 
     #[test]
-    fn addresses_stay_after_the_end() -> Result {
+    fn addresses_remain_after_close() -> Result {
         for family in [Family::V4, Family::V6] {
             let (active, passive) = pair(family)?;
             let addrs = (active.addr_pair(), passive.addr_pair());
@@ -124,7 +124,7 @@ mod socket {
     }
 
     #[test]
-    fn nobody_listens() -> Result {
+    fn connect_without_listener_is_refused() -> Result {
         let gone = {
             let listener = listener(Family::V4)?;
             assert_eq!(listener.accept().err(), Some(EAGAIN));
@@ -140,7 +140,7 @@ mod socket {
     }
 
     #[test]
-    fn an_address_is_given_once() -> Result {
+    fn bind_to_used_or_foreign_address_is_refused() -> Result {
         let first = listener(Family::V4)?;
         let second = socket(Family::V4)?;
         assert_eq!(second.bind(&first.local_addr()?), Err(EADDRINUSE));
@@ -151,7 +151,7 @@ mod socket {
     }
 
     #[test]
-    fn what_cannot_be_set_is_refused() -> Result {
+    fn invalid_socket_options_are_refused() -> Result {
         let four = socket(Family::V4)?;
         assert_eq!(four.set_v6only(true), Err(EINVAL));
         assert_eq!(four.set_bound_dev(u32::MAX), Err(ENODEV));
@@ -165,7 +165,7 @@ mod socket {
     }
 
     #[test]
-    fn the_pages_of_a_batch_arrive_and_come_back() -> Result {
+    fn batch_pages_arrive_and_are_freed() -> Result {
         let (active, passive) = pair(Family::V6)?;
         let acked = active.acked();
         let mut batch = TxBatch::new();
@@ -219,7 +219,7 @@ mod inbound {
     }
 
     #[test]
-    fn pages_in_a_row_are_one_piece() -> Result {
+    fn adjacent_pages_are_sent_as_one_fragment() -> Result {
         let (active, passive) = pair(Family::V4)?;
         let mut batch = TxBatch::new();
         let octets: [u8; 250] = crate::random::octets();
@@ -245,7 +245,7 @@ mod inbound {
     }
 
     #[test]
-    fn octets_are_seen_across_packets() -> Result {
+    fn peek_reads_octets_across_packets() -> Result {
         let (active, passive) = pair(Family::V4)?;
         deliver(&active, &passive, &[b"ab", b"cde", b"f"])?;
         passive.with_inbound(|inbound| {
@@ -274,7 +274,7 @@ mod inbound {
     }
 
     #[test]
-    fn a_mark_changes_nothing_of_what_is_seen() -> Result {
+    fn mark_does_not_change_peeked_octets() -> Result {
         let (active, passive) = pair(Family::V4)?;
         deliver(&active, &passive, &[b"ab", b"cde", b"f"])?;
         let all = b"abcdef";
@@ -307,7 +307,7 @@ mod inbound {
     }
 
     #[test]
-    fn nothing_is_seen_beyond_the_end() -> Result {
+    fn peek_beyond_available_octets_fails() -> Result {
         let (active, passive) = pair(Family::V4)?;
         deliver(&active, &passive, &[b"abc", b"def"])?;
         passive.with_inbound(|inbound| {
@@ -325,7 +325,7 @@ mod inbound {
     }
 
     #[test]
-    fn consumed_octets_are_gone_and_others_move_up() -> Result {
+    fn consume_removes_octets_from_the_front() -> Result {
         let (active, passive) = pair(Family::V4)?;
         deliver(&active, &passive, &[b"abc", b"def"])?;
         passive.with_inbound(|inbound| {
@@ -347,7 +347,7 @@ mod inbound {
     }
 
     #[test]
-    fn the_end_is_seen_with_octets_before_it() -> Result {
+    fn eof_is_reported_behind_unread_octets() -> Result {
         let (active, passive) = pair(Family::V4)?;
         deliver(&active, &passive, &[b"last"])?;
         active.shutdown_write();
@@ -357,7 +357,7 @@ mod inbound {
     }
 
     #[test]
-    fn fragments_of_pages_are_summed_from_any_place() -> Result {
+    fn crc_of_page_fragments_starts_at_any_offset() -> Result {
         let (active, passive) = pair(Family::V4)?;
         let octets: [u8; 251] = crate::random::octets();
         let mut batch = TxBatch::new();
@@ -458,7 +458,7 @@ mod hooks {
     }
 
     #[test]
-    fn octets_and_the_end_ring() -> Result {
+    fn hook_is_called_for_octets_and_eof() -> Result {
         let (active, passive) = pair(Family::V4)?;
         let events = CountedEvents::new()?;
         let hooked = Hooked::new(passive, events.clone())?;
@@ -472,7 +472,7 @@ mod hooks {
     }
 
     #[test]
-    fn room_never_waits_for_a_writer_of_the_callbacks() -> Result {
+    fn write_space_does_not_wait_for_callback_lock() -> Result {
         let (_active, passive) = pair(Family::V4)?;
         let events = CountedEvents::new()?;
         let hooked = Hooked::new(passive, events.clone())?;
@@ -493,7 +493,7 @@ mod hooks {
     }
 
     #[test]
-    fn connections_ring_at_a_listener_and_not_as_it_does() -> Result {
+    fn listener_hook_is_called_and_not_inherited() -> Result {
         let events = CountedEvents::new()?;
         let hooked = Hooked::new(listener(Family::V4)?, events.clone())?;
         let active = socket(Family::V4)?;
@@ -507,7 +507,7 @@ mod hooks {
     }
 
     #[test]
-    fn an_unhooked_socket_is_silent_and_its_target_free() -> Result {
+    fn unhooked_socket_calls_no_hook_and_frees_target() -> Result {
         let (active, passive) = pair(Family::V4)?;
         let events = CountedEvents::new()?;
         let hooked = Hooked::new(passive, events.clone())?;
@@ -521,7 +521,7 @@ mod hooks {
     }
 
     #[test]
-    fn the_end_of_a_hooked_socket_lets_its_target_go() -> Result {
+    fn dropped_hooked_socket_frees_target() -> Result {
         let (active, passive) = pair(Family::V4)?;
         let events = CountedEvents::new()?;
         drop(Hooked::new(passive, events.clone())?);
@@ -582,7 +582,7 @@ mod hooks {
     }
 
     #[test]
-    fn a_listener_lends_nothing_whatever_becomes_of_it() -> Result {
+    fn listener_gives_no_inbound_even_if_aborted() -> Result {
         let echo = Echo::new()?;
         let hooked = Hooked::new(listener(Family::V4)?, echo.clone())?;
         call_data_ready(&hooked);
@@ -598,7 +598,7 @@ mod hooks {
     }
 
     #[test]
-    fn only_what_was_made_for_it_listens() -> Result {
+    fn only_listener_sockets_listen() -> Result {
         let other = socket(Family::V4)?;
         other.bind(&address(Family::V4, 0))?;
         assert_eq!(other.listen(1), Err(EINVAL));
@@ -607,7 +607,7 @@ mod hooks {
     }
 
     #[test]
-    fn the_data_of_others_is_not_taken_for_a_hook() -> Result {
+    fn foreign_sk_user_data_is_not_taken_for_hook() -> Result {
         let events = CountedEvents::new()?;
         let hooked = Hooked::new(listener(Family::V4)?, events.clone())?;
         // Contains no function to call.
@@ -632,7 +632,7 @@ mod hooks {
     }
 
     #[test]
-    fn the_data_of_others_stays() -> Result {
+    fn foreign_sk_user_data_is_kept() -> Result {
         let (_active, passive) = pair(Family::V4)?;
         let mut other = KBox::new([0u64; 16], GFP_KERNEL)?;
         let other = (&raw mut *other).cast::<u8>();
@@ -671,7 +671,7 @@ mod hooks {
     }
 
     #[test]
-    fn the_owner_of_a_socket_keeps_what_it_looks_at() -> Result {
+    fn locked_socket_keeps_its_receive_queue() -> Result {
         // Two address families, so that lockdep does not object to locking one socket inside the
         // other.
         let listener = socket(Family::V6)?.into_listener();
@@ -790,7 +790,7 @@ mod notifier {
     }
 
     #[test]
-    fn devices_that_are_there_are_told_of() -> Result {
+    fn netdev_notifier_reports_present_devices() -> Result {
         let notifier = NetdevNotifier::<Loopback>::new()?;
         assert_eq!(APPEARED.load(Relaxed), 1);
         assert_eq!(AS_EXPECTED.load(Relaxed), 1);
@@ -801,7 +801,7 @@ mod notifier {
     }
 
     #[test]
-    fn the_end_of_the_registration_is_that_of_each_namespace() -> Result {
+    fn netns_notifier_drop_reports_each_namespace() -> Result {
         let notifier = NetnsNotifier::<Loopback>::new()?;
         assert_eq!(ENDED.load(Relaxed), 0);
         drop(notifier);

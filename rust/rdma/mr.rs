@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_with_gaps_between_them_follow_each_other() -> Result {
+    fn sg_entries_with_gaps_are_mapped_consecutively() -> Result {
         let mut buffer = KVec::from_elem(0u8, 100, GFP_KERNEL)?;
         let start = buffer.as_mut_ptr().cast_const();
         let mut pages = KernelPages::try_new(kernel_owned(), Shape::Gaps, 4)?;
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_without_room_are_left_to_the_consumer() -> Result {
+    fn sg_entries_beyond_capacity_are_not_mapped() -> Result {
         let mut pages = KernelPages::try_new(kernel_owned(), Shape::Gaps, 2)?;
         let mapped = map(
             &mut pages,
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_change_only_with_the_memory_that_reads_them() -> Result {
+    fn kernel_pages_change_only_with_their_own_memory() -> Result {
         let mut pages = KernelPages::try_new(kernel_owned(), Shape::Gaps, 2)?;
         let mut others = KernelPages::try_new(kernel_owned(), Shape::Gaps, 2)?;
         map(&mut pages, &[(at(100), 10)], 0)?;

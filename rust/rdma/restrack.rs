@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_told_is_in_one_attribute() -> Result {
+    fn restrack_details_are_in_one_netlink_attribute() -> Result {
         let mut message = NetlinkMessage::new(1000)?;
         message.fill(|details| {
             details.word(c"kind", c"user")?;
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_leaves_nothing_behind() -> Result {
+    fn restrack_details_without_room_are_removed() -> Result {
         let mut message = NetlinkMessage::new(100)?;
         message.fill(|details| details.number(c"first", 1))?;
         let len = message.octets().len();

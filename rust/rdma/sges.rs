@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_as_many_as_are_said() {
+    fn sge_list_has_given_number_of_elements() {
         let list = [
             bindings::ib_sge {
                 addr: 1 << 40,
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_may_lie_at_any_address() {
+    fn sge_list_may_be_unaligned() {
         #[repr(C, packed)]
         struct Packed(u8, [bindings::ib_sge; 2]);
 

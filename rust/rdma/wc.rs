@@ -209,7 +209,7 @@ mod tests {
     };
 
     #[test]
-    fn a_sink_takes_what_it_has_room_for() {
+    fn completion_sink_takes_as_many_as_fit() {
         let mut raw = <[bindings::ib_wc; 3]>::default();
         // SAFETY: Two of them, written through the sink only while it lives.
         let mut sink = unsafe { WcSink::new(raw.as_mut_ptr(), 2) };
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn c_finds_everything_of_a_completion() {
+    fn completion_fields_are_stored_in_ib_wc() {
         let mut raw = <[bindings::ib_wc; 3]>::default();
         // SAFETY: All of them, written through the sink only while it lives.
         let mut sink = unsafe { WcSink::new(raw.as_mut_ptr(), 3) };

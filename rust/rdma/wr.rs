@@ -494,7 +494,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_is_taken_in_its_order() {
+    fn work_request_list_is_read_in_order() {
         let mut list = <[bindings::ib_recv_wr; 3]>::default();
         for (n, wr) in (7..).zip(&mut list) {
             wr.__bindgen_anon_1.wr_id = n;

@@ -115,7 +115,7 @@ mod tests {
     use kernel::sync::Arc;
 
     #[test]
-    fn both_ways_to_lock_are_the_same_lock() -> Result {
+    fn bh_off_lock_and_plain_lock_exclude_each_other() -> Result {
         let lock = Arc::pin_init(new_spinlock_bh!(1, "riwarp_bh::lock"), GFP_KERNEL)?;
         BhOff::run(|off| {
             let mut guard = off.lock(&lock);

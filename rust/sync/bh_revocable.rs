@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn gives_access_to_many_until_it_is_revoked() {
+    fn bh_revocable_gives_access_until_revoked() {
         let revocable = BhRevocable::new(7);
         {
             let first = revocable.try_access();
@@ -269,14 +269,14 @@ mod tests {
     }
 
     #[test]
-    fn gives_its_value_to_one_only() {
+    fn bh_revocable_returns_value_to_one_revoker() {
         let revocable = BhRevocable::new(7);
         assert_eq!(revocable.revoke(), Some(7));
         assert_eq!(revocable.revoke(), None);
     }
 
     #[test]
-    fn access_after_the_revocation_leaves_no_trace() {
+    fn bh_revocable_refused_access_has_no_effect() {
         let revocable = BhRevocable::new(());
         revocable.revoke();
         for _ in 0..10 {
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn later_accesses_see_changes() {
+    fn bh_revocable_update_is_seen_by_later_access() {
         let revocable = BhRevocable::new(1);
         assert!(revocable.update(|value| *value = 2));
         assert_eq!(revocable.try_access().as_deref(), Some(&2));
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revoked_value_is_not_changed() {
+    fn bh_revocable_update_after_revoke_does_nothing() {
         let revocable = BhRevocable::new(1);
         revocable.revoke();
         let mut called = false;
@@ -368,7 +368,7 @@ mod tests {
     const LONG: Delta = Delta::from_secs(10);
 
     #[test]
-    fn closing_waits_for_who_is_inside() -> Result {
+    fn bh_revocable_revoke_waits_for_readers() -> Result {
         let queue = OwnedQueue::for_tests()?;
         let visited = Visited::new(&queue)?;
         assert_eq!(visited.revocable.revoke(), Some(7));
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_waits_for_who_is_inside() -> Result {
+    fn bh_revocable_update_waits_for_readers() -> Result {
         let queue = OwnedQueue::for_tests()?;
         let visited = Visited::new(&queue)?;
         let mut left = 0;

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holds_a_value_until_the_proof_is_dropped() -> Result {
+    fn module_cell_holds_value_until_guard_is_dropped() -> Result {
         static CELL: ModuleCell<u32> = ModuleCell::empty();
         assert!(CELL.get().is_none());
         let guard = CELL.fill(Arc::new(5, GFP_KERNEL)?)?;
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_one_value_at_a_time() -> Result {
+    fn module_cell_refuses_second_value() -> Result {
         static CELL: ModuleCell<u32> = ModuleCell::empty();
         let guard = CELL.fill(Arc::new(1, GFP_KERNEL)?)?;
         let second = CELL.fill(Arc::new(2, GFP_KERNEL)?);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_got_outlives_the_cell() -> Result {
+    fn module_cell_reference_outlives_the_value() -> Result {
         static CELL: ModuleCell<u32> = ModuleCell::empty();
         let guard = CELL.fill(Arc::new(9, GFP_KERNEL)?)?;
         let got = CELL.get();

@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_idle_task_runs_here() {
+    fn idle_serial_task_runs_in_the_caller() {
         let task = SerialTask::new(1);
         let ran = task.run(|value| {
             *value += 1;
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn again_repeats_until_done() {
+    fn serial_task_repeats_until_done() {
         let task = SerialTask::new(0);
         let ran = task.run(|rounds| {
             *rounds += 1;
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_while_it_runs_gets_another_round() {
+    fn serial_task_called_while_running_runs_again() {
         let task = SerialTask::new(0);
         let mut asked = false;
         let ran = task.run(|rounds| {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_leaves_a_running_call_alone() {
+    fn serial_task_try_run_does_not_rearm_running_task() {
         let task = SerialTask::new(0);
         let ran = task.run(|rounds| {
             *rounds += 1;
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn yield_stops_even_if_rearmed() {
+    fn serial_task_yield_stops_even_if_rearmed() {
         let task = SerialTask::new(0);
         let ran = task.run(|rounds| {
             *rounds += 1;
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn rearm_makes_it_run_again() {
+    fn serial_task_rearm_runs_it_again() {
         let task = SerialTask::new(0);
         let ran = task.run(|rounds| {
             *rounds += 1;

@@ -12,7 +12,7 @@ mod batch {
     }
 
     #[test]
-    fn counts_what_waits() -> Result {
+    fn batch_len_counts_unsent_octets() -> Result {
         let mut batch = TxBatch::new();
         assert!(batch.is_empty() && batch.room() == 0);
         batch.put(&[1, 2, 3])?;
@@ -29,7 +29,7 @@ mod batch {
     }
 
     #[test]
-    fn sends_no_more_than_it_is_told() -> Result {
+    fn batch_sends_at_most_the_given_octets() -> Result {
         let mut batch = TxBatch::new();
         batch.put(&[1; 100])?;
         let mut offered = |most| {
@@ -67,7 +67,7 @@ mod batch {
     }
 
     #[test]
-    fn rewinding_forgets_what_was_put_in_since() -> Result {
+    fn rewind_removes_octets_put_after_mark() -> Result {
         let mut batch = TxBatch::new();
         batch.put(b"stays")?;
         let mark = batch.mark();
@@ -81,7 +81,7 @@ mod batch {
     }
 
     #[test]
-    fn what_tcp_took_cannot_be_taken_back() -> Result {
+    fn rewind_keeps_octets_sent_by_tcp() -> Result {
         let mut batch = TxBatch::new();
         let mark = batch.mark();
         batch.put(&[7; 100])?;
@@ -95,7 +95,7 @@ mod batch {
     }
 
     #[test]
-    fn reserved_room_is_there() -> Result {
+    fn reserve_makes_room_for_put() -> Result {
         let mut batch = TxBatch::new();
         let len = 3 * (PAGE_SIZE << ORDER) + 1;
         batch.reserve(len, Grow::Sleep)?;
@@ -107,7 +107,7 @@ mod batch {
     }
 
     #[test]
-    fn refuses_more_than_it_can_hold_and_keeps_what_it_has() -> Result {
+    fn full_batch_refuses_put_and_keeps_content() -> Result {
         let mut batch = TxBatch::new();
         batch.put(b"first")?;
         let whole = LIVE * (PAGE_SIZE << ORDER);
@@ -119,7 +119,7 @@ mod batch {
     }
 
     #[test]
-    fn an_idle_batch_keeps_only_what_waits() -> Result {
+    fn idle_batch_keeps_only_unsent_octets() -> Result {
         let mut batch = TxBatch::new();
         let chunk = PAGE_SIZE << ORDER;
         assert!(!batch.has_spare());
@@ -157,7 +157,7 @@ mod batch {
     }
 
     #[test]
-    fn only_the_first_chunk_is_a_page() -> Result {
+    fn first_chunk_is_page_and_later_ones_full_size() -> Result {
         let mut batch = TxBatch::new();
         batch.put(&[1; PAGE_SIZE])?;
         take(&mut batch, PAGE_SIZE)?;
@@ -175,7 +175,7 @@ mod batch {
     }
 
     #[test]
-    fn memory_that_tcp_let_go_of_is_used_again() -> Result {
+    fn chunk_released_by_tcp_is_reused() -> Result {
         let full = PAGE_SIZE << ORDER;
         // A page of a chunk, and all of it.
         for len in [PAGE_SIZE, full] {

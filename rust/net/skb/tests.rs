@@ -131,7 +131,7 @@ mod skb {
     }
 
     #[test]
-    fn what_is_set_aside_is_read_in_front_of_what_follows() -> Result {
+    fn octets_set_aside_are_read_before_later_ones() -> Result {
         let (near, far) = pair(Family::V4)?;
         arrive(&near, &far, &OCTETS[..5], 5)?;
         arrive(&near, &far, &OCTETS[5..9], 9)?;
@@ -173,7 +173,7 @@ mod skb {
     }
 
     #[test]
-    fn what_is_set_aside_goes_with_its_socket_and_is_followed_by_the_end() -> Result {
+    fn octets_set_aside_precede_eof_and_are_freed_with_socket() -> Result {
         let (near, far) = pair(Family::V4)?;
         arrive(&near, &far, OCTETS, 26)?;
         near.with_inbound(|inbound| inbound.set_aside());
@@ -191,7 +191,7 @@ mod skb {
     }
 
     #[test]
-    fn nothing_is_set_aside_while_tcp_has_memory() -> Result {
+    fn set_aside_if_refused_does_nothing_while_tcp_has_memory() -> Result {
         let (near, far) = pair(Family::V4)?;
         arrive(&near, &far, OCTETS, 26)?;
         near.with_inbound(|inbound| inbound.set_aside_if_refused());

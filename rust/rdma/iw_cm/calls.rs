@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_gets_what_its_own_call_is_about() -> Result {
+    fn thread_gets_queue_pair_of_its_own_call() -> Result {
         let calls = QpCalls::new()?;
         let (own, other) = (QpLink::dead()?, QpLink::dead()?);
         assert!(calls.end().is_none());

@@ -552,7 +552,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_knows_a_name_or_a_queue_pair() -> Result {
+    fn request_state_survives_conversion_to_raw() -> Result {
         let name = NonZeroUsize::new(usize::MAX >> 1).ok_or(EINVAL)?;
         let qp = QpLink::dead()?.cm_qp();
         for state in [

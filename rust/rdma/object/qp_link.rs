@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_kernel_consumer_is_found_by_the_kernel() -> Result {
+    fn kernel_consumer_qp_is_found_by_kernel() -> Result {
         let device = Registered::new()?;
         let link = device.link()?;
         link.filled();
@@ -515,7 +515,7 @@ mod tests {
 
     /// A refusal would be audited as an attempt to use a capability.
     #[test]
-    fn of_a_process_nobody_asks_for_a_capability() -> Result {
+    fn process_qp_lookup_checks_no_capability() -> Result {
         static ASKED: Atomic<bool> = Atomic::new(false);
         ASKED.store(false, Release);
         let caller = Caller {

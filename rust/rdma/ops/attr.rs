@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_come_back_as_they_went() -> Result {
+    fn qp_attributes_survive_conversion_to_c() -> Result {
         let mut raw = bindings::ib_qp_attr::default();
         qp_to_raw(&attr(), &mut raw);
         // SAFETY: All of it is initialised.
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_remains_of_what_was_there() {
+    fn qp_attributes_overwrite_stale_fields() {
         let mut raw = bindings::ib_qp_attr {
             alt_pkey_index: 1,
             alt_port_num: 2,
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_mask_leaves_out_is_not_looked_at() -> Result {
+    fn qp_attributes_outside_the_mask_are_not_read() -> Result {
         let mut raw = bindings::ib_qp_attr::default();
         qp_to_raw(&attr(), &mut raw);
         raw.cur_qp_state = u32::MAX;

@@ -7,7 +7,7 @@ mod types {
     use super::super::*;
 
     #[test]
-    fn what_c_does_not_know_is_nothing() {
+    fn unknown_c_enum_values_convert_to_none() {
         for raw in 0..64 {
             let state = QpState::from_raw(raw);
             assert_eq!(state.is_some(), raw <= bindings::ib_qp_state_IB_QPS_ERR);
@@ -18,7 +18,7 @@ mod types {
     }
 
     #[test]
-    fn mtu_is_the_largest_that_fits() {
+    fn mtu_is_largest_that_fits_interface() {
         let steps = [(0, 256), (511, 256), (512, 512), (1500, 1024), (4095, 2048)];
         for (octets, mtu) in steps {
             assert_eq!(128 << Mtu::from_octets(octets).to_raw(), mtu);
@@ -27,7 +27,7 @@ mod types {
     }
 
     #[test]
-    fn flags_are_sets() {
+    fn flag_types_behave_as_sets() {
         let both = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;
         assert!(
             both.contains(AccessFlags::REMOTE_READ) && !both.contains(AccessFlags::REMOTE_WRITE)

@@ -53,7 +53,7 @@ mod mem_map {
     }
 
     #[test]
-    fn nothing_is_written_if_not_all_of_it_fits() -> Result {
+    fn write_beyond_end_writes_nothing() -> Result {
         let pinned = pinned(true)?;
         assert_eq!(pinned.memory.len(), 128);
         for (offset, len) in [(0, 129), (128, 1), (127, 2), (u64::MAX, 1), (u64::MAX, 2)] {
@@ -69,7 +69,7 @@ mod mem_map {
     }
 
     #[test]
-    fn what_may_only_be_read_is_not_written() -> Result {
+    fn read_only_memory_is_not_written() -> Result {
         let pinned = pinned(false)?;
         assert!(!pinned.memory.is_writable());
         assert_eq!(pinned.memory.write(0, &[1]), Err(EACCES));
@@ -79,7 +79,7 @@ mod mem_map {
     }
 
     #[test]
-    fn runs_end_where_a_piece_does() -> Result {
+    fn run_ends_with_its_piece() -> Result {
         let pinned = pinned(true)?;
         let run = |offset, max| pinned.memory.run(offset, max).map(|run| run.len());
         assert_eq!(run(0, 1000), Some(64));
@@ -93,7 +93,7 @@ mod mem_map {
     }
 
     #[test]
-    fn pieces_that_adjoin_become_one() -> Result {
+    fn adjacent_pieces_are_merged() -> Result {
         let mut buffer = KVec::from_elem(0u8, 96, GFP_KERNEL)?;
         let mut list = PageList::with_capacity(3, true)?;
         for at in [0, 32, 64] {
@@ -108,7 +108,7 @@ mod mem_map {
     }
 
     #[test]
-    fn finds_every_piece_from_every_hint() -> Result {
+    fn lookup_finds_each_piece_from_each_hint() -> Result {
         // Every other octet pair of the buffer is a piece.
         let mut buffer = KVec::from_elem(0u8, 80, GFP_KERNEL)?;
         for (place, octet) in buffer.iter_mut().enumerate() {
@@ -133,7 +133,7 @@ mod mem_map {
     }
 
     #[test]
-    fn updates_a_word_that_lies_in_one_run() -> Result {
+    fn update_of_word_split_over_two_runs_fails() -> Result {
         let pinned = pinned(true)?;
         pinned.memory.write(8, &5u64.to_ne_bytes())?;
         let old = pinned.memory.update_u64(8, |old| old + 1)?;
@@ -149,7 +149,7 @@ mod mem_map {
     }
 
     #[test]
-    fn single_instructions_return_what_was_there() -> Result {
+    fn atomic_instructions_return_original_value() -> Result {
         let pinned = pinned(true)?;
         let memory = &pinned.memory;
         memory.write(8, &5u64.to_ne_bytes())?;
@@ -172,7 +172,7 @@ mod mem_map {
 
     /// A process that changes the word without a pause does not keep a softirq.
     #[test]
-    fn an_update_ends_if_others_always_change_the_word() -> Result {
+    fn update_gives_up_if_word_changes_each_time() -> Result {
         let pinned = pinned(true)?;
         pinned.memory.write(8, &[0; 8])?;
         let mut looks = 0;
@@ -192,7 +192,7 @@ mod mem_map {
     /// A peer's atomic operation does not lose a concurrent addition to the word between its load
     /// and its store (RFC 7306, section 5).
     #[test]
-    fn what_others_add_meanwhile_stays() -> Result {
+    fn update_keeps_concurrent_addition() -> Result {
         let pinned = pinned(true)?;
         pinned.memory.update_u64(8, |_| 5)?;
         let mut looks = 0;
@@ -241,7 +241,7 @@ mod mem_map {
     }
 
     #[test]
-    fn a_window_has_the_addresses_it_says() -> Result {
+    fn virtual_memory_starts_at_given_address() -> Result {
         let buffer = KVec::from_elem(9u8, 32, GFP_KERNEL)?;
         // SAFETY: The addresses below are of this function's own buffer.
         let proof = || unsafe { KernelOwned::new_unchecked() };
@@ -259,7 +259,7 @@ mod mem_map {
     }
 
     #[test]
-    fn memory_goes_into_a_batch_in_order() -> Result {
+    fn memory_is_copied_to_batch_in_order() -> Result {
         let pinned = pinned(true)?;
         let octets: [u8; 128] = crate::random::octets();
         pinned.memory.write(0, &octets)?;
@@ -276,7 +276,7 @@ mod mem_map {
     }
 
     #[test]
-    fn what_has_come_may_lie_where_it_goes() -> Result {
+    fn octets_may_be_placed_over_their_own_source() -> Result {
         let (active, passive) = pair(Family::V4)?;
         let octets: [u8; 256] = crate::random::octets();
         let mut batch = TxBatch::new();

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_group_refuses_counts_nowhere() -> Result {
+    fn charge_refused_by_group_is_not_counted() -> Result {
         let limits = |regions, pages| PagedLimits { regions, pages };
         let group = PagedBudget::new(limits(3, 100), None)?;
         let one = PagedBudget::new(limits(10, 80), Some(group.clone()))?;

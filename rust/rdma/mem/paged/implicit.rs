@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_is_divided_where_a_part_ends() -> Result {
+    fn implicit_range_is_split_at_part_boundaries() -> Result {
         const P: u64 = PART as u64;
         const TOP: u64 = u64::MAX / P * P;
         for (at, len, expected) in [
