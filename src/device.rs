@@ -658,7 +658,7 @@ mod tests {
     };
 
     #[test]
-    fn optional_operations_are_those_of_the_library() {
+    fn optional_operations_match_the_provider() {
         for abi in [Abi::Rxe, Abi::Siw] {
             let provider = abi.provider();
             assert_eq!(optional_ops::<crate::Riwarp>(&provider), provider.optional);
@@ -669,7 +669,7 @@ mod tests {
     }
 
     #[test]
-    fn every_resource_has_a_count_of_its_own() {
+    fn each_resource_has_its_own_count() {
         let mut seen = 0;
         for resource in ALL {
             assert!(resource.index() < Resource::COUNT && resource.limit() > 0);
@@ -688,7 +688,7 @@ mod tests {
     ];
 
     #[test]
-    fn the_last_of_each_resource_is_given_out_once() -> Result {
+    fn resource_limit_is_reached_exactly_once() -> Result {
         let device = Bench::new()?.device.clone();
         for resource in ALL {
             let used = device.used.get(resource.index()).ok_or(EINVAL)?;
@@ -706,7 +706,7 @@ mod tests {
 
     /// Refuses to make an object beyond the device's limit (RFC 5040, section 8.1.2; RDMAP-172).
     #[test]
-    fn nothing_is_made_beyond_its_limit() -> Result {
+    fn objects_beyond_device_limits_are_refused() -> Result {
         let bench = Bench::new()?;
         let (device, pd, cq) = (&bench.device, bench.pd.as_arc_borrow(), bench.cq(1)?);
         for resource in ALL {

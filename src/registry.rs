@@ -599,7 +599,7 @@ mod tests {
 
     /// Two links are added at the same time: the device that was made first is entered last.
     #[test]
-    fn each_device_is_reported_whatever_the_order_of_entry() -> Result {
+    fn devices_entered_in_any_order_are_all_reported() -> Result {
         let benches = [Bench::new()?, Bench::new()?];
         let registry = Registry::new(DEFAULTS)?;
         let first = DeviceEntry::new(registry.clone(), benches[0].rdma.clone())?;
@@ -618,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn no_device_is_entered_whose_interface_has_left() -> Result {
+    fn device_of_removed_interface_is_not_entered() -> Result {
         let bench = Bench::left()?;
         let registry = Registry::new(DEFAULTS)?;
         let entry = DeviceEntry::new(registry.clone(), bench.rdma.clone())?;
@@ -629,7 +629,7 @@ mod tests {
 
     /// The carrier changed while the device was made, and the event found no entry.
     #[test]
-    fn an_entered_device_has_the_state_of_its_interface() -> Result {
+    fn entered_device_has_state_of_its_interface() -> Result {
         let bench = Bench::new()?;
         let registry = Registry::new(DEFAULTS)?;
         let entry = DeviceEntry::new(registry.clone(), bench.rdma.clone())?;
@@ -644,7 +644,7 @@ mod tests {
 
     /// The interface was about to leave when the device was entered.
     #[test]
-    fn an_event_in_another_namespace_ends_the_device() -> Result {
+    fn interface_event_in_other_namespace_removes_device() -> Result {
         let benches = [Bench::new()?, Bench::left()?];
         let registry = Registry::new(DEFAULTS)?;
         for (bench, ends) in benches.iter().zip([false, true]) {
@@ -659,7 +659,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_no_file_names_are_refused() {
+    fn device_name_must_be_a_file_name() {
         for name in [c"", c".", c"..", c"/", c"a/b", c"/a", c"a/"] {
             assert!(!is_file_name(name));
         }
@@ -669,7 +669,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_could_not_be_made_leaves_no_way_to_it() -> Result {
+    fn failed_device_creation_leaves_no_reference() -> Result {
         let netdev = NetDevice::loopback()?;
         let identity = Identity {
             provider: DeviceKind::Rxe.abi().provider(),

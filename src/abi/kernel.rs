@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_replaces_what_was_in_its_place() -> Result {
+    fn posted_request_overwrites_old_entry() -> Result {
         let mut made = SendWr {
             fence: true,
             ..SendWr::default()
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_divides_an_addition_into_fields() -> Result {
+    fn masked_fetch_add_mask_divides_word_into_fields() -> Result {
         // Four fields of 16 bits, each of which overflows.
         let fields = 0x8000_8000_8000_8000;
         let add = 0x0001_0001_0001_0001;
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn masks_say_what_is_compared_and_what_is_swapped() -> Result {
+    fn masked_cmp_swap_masks_select_compared_and_swapped_bits() -> Result {
         let (compare, swap) = (0x1234, 0xabcd_0000_5678);
         let (operation, opcode) = made_of(
             MASKED_COMPARE_SWAP,
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_operations_have_no_masks_whatever_is_in_their_place() -> Result {
+    fn unmasked_atomics_ignore_mask_fields() -> Result {
         let (operation, opcode) = made_of(FETCH_ADD, [1, 7], [u64::MAX, 7])?;
         assert_eq!(opcode, WcOpcode::FetchAdd);
         assert_eq!(operation.apply(0xffff_ffff), 1 << 32);
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_name_the_peers_memory_and_the_keys() -> Result {
+    fn requests_carry_remote_address_and_keys() -> Result {
         let SendOp::Read {
             stag,
             to,
@@ -338,12 +338,12 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_of_other_devices_is_refused() {
+    fn unsupported_opcode_is_refused() {
         assert_eq!(plain(TSO, 0).map(|_| ()), Err(EOPNOTSUPP));
     }
 
     #[test]
-    fn inline_data_are_copied_from_all_pieces() -> Result {
+    fn inline_data_is_copied_from_all_elements() -> Result {
         for opcode in [SEND, WRITE] {
             let mut made = SendWr::default();
             let request = RdmaWr::try_new(opcode, SendFlags::INLINE, 0, &[b"ab", b"", b"cde"])?;
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_sent_can_be_inline() -> Result {
+    fn read_with_inline_flag_is_refused() -> Result {
         let mut made = SendWr::default();
         let request = RdmaWr::try_new(READ, SendFlags::INLINE, 0, &[b"ab"])?;
         assert_eq!(send(&request.view(), &mut made), Err(EINVAL));
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_too_long_is_refused() -> Result {
+    fn too_long_sge_list_is_refused() -> Result {
         let mut made = SendWr::default();
         let pieces: [&[u8]; MAX_SGE + 1] = [b"a"; MAX_SGE + 1];
         let most = RdmaWr::try_new(SEND, SendFlags::from_bits(0), 0, &pieces[1..])?;

@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn completions_have_the_opcode_of_their_request() {
+    fn completion_opcode_matches_request() {
         let stag = Stag::new(1);
         let invalidate_local = true;
         let write = SendOp::Write {

@@ -803,7 +803,7 @@ mod tests {
     };
 
     #[test]
-    fn a_queue_pair_waits_until_its_last_search_ends() -> Result {
+    fn queue_pair_waits_until_its_last_search_ends() -> Result {
         let bench = Bench::new()?;
         let cm = &bench.rdma.cm;
         let end = |number| QpAddr {

@@ -213,7 +213,7 @@ mod tests {
     const EMPTY: Slots = [None; GID_TABLE_LEN as usize];
 
     #[test]
-    fn an_identifier_makes_a_link_local_gid() {
+    fn interface_identifier_gives_link_local_gid() {
         let guid = Guid([1, 2, 3, 4, 5, 6, 7, 8]);
         let gid = guid.link_local();
         assert_eq!(gid.0[..8], [0xfe, 0x80, 0, 0, 0, 0, 0, 0]);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_keeps_its_index() {
+    fn gid_index_of_address_is_stable() {
         let mut slots = EMPTY;
         update(&mut slots, &found(&[v4(1), v4(2), v4(3)]));
         assert!(is(&slots, &[Some(v4(1)), Some(v4(2)), Some(v4(3))]));
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn index_0_is_taken_anew_when_its_address_goes() {
+    fn gid_index_0_is_reassigned_when_its_address_is_removed() {
         let mut slots = EMPTY;
         update(&mut slots, &found(&[v4(1), v4(2)]));
         update(&mut slots, &found(&[v4(2)]));
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn index_0_prefers_ipv4_to_ipv6_and_stays_with_it() {
+    fn gid_index_0_prefers_ipv4_and_keeps_it() {
         let mut slots = EMPTY;
         update(&mut slots, &found(&[v6(1), v6(2)]));
         assert!(is(&slots, &[Some(v6(1)), Some(v6(2))]));
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn index_0_has_no_address_with_a_low_half_of_zeroes() {
+    fn gid_index_0_skips_address_with_zero_low_half() {
         let prefix = Ipv6Addr::new(0x2001, 0xdb8, 0, 1, 0, 0, 0, 0);
         let mut slots = EMPTY;
         update(&mut slots, &found(&[prefix]));
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn more_addresses_than_entries_are_left_out() {
+    fn gid_table_omits_addresses_beyond_its_size() {
         let mut slots = EMPTY;
         let all: [_; GID_TABLE_LEN as usize] = core::array::from_fn(|n| v6(n as u16 + 1));
         update(&mut slots, &found(&all));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_keeps_its_index_among_more_addresses_than_entries() {
+    fn gid_index_is_stable_in_full_table() {
         let mut all: [_; GID_TABLE_LEN as usize + 1] = core::array::from_fn(|n| v6(n as u16 + 1));
         let mut slots = EMPTY;
         update(&mut slots, &found(&all[..GID_TABLE_LEN as usize]));
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gid_is_the_address() {
+    fn gid_holds_the_address() {
         let addr = SockAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 80);
         let gid = of_addr(&addr);
         assert_eq!(gid.0[..12], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);

@@ -270,7 +270,7 @@ mod tests {
 
     /// A process whose memory never comes stops its own copies, and no others'.
     #[test]
-    fn contexts_wait_for_their_own_memory_alone() -> Result {
+    fn paging_of_one_context_does_not_block_others() -> Result {
         const MANY: u32 = 2 * FETCHES as u32;
         let bench = Bench::new()?;
         let device = &bench.device;
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn contexts_with_queues_are_limited() -> Result {
+    fn paging_queues_of_contexts_are_limited() -> Result {
         let bench = Bench::new()?;
         let device = &bench.device;
         let mut contexts = KVec::new();
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_of_64_gib_is_within_the_limits() {
+    fn odp_region_of_64_gib_is_within_limits() {
         // It may begin inside a page.
         let pages = (64 << 30) / 4096 + 1;
         assert!(CONTEXT.pages >= pages && DEVICE_PAGES_AT_LEAST >= pages);

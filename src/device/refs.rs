@@ -96,7 +96,7 @@ mod tests {
     use kernel::sync::atomic::Acquire;
 
     #[test]
-    fn the_wait_ends_with_the_last_reference() -> Result {
+    fn refs_wait_ends_with_last_reference() -> Result {
         let refs = Refs::new()?;
         let first = Ref::new(&refs);
         let second = Ref::new(&refs);

@@ -411,7 +411,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_two_revisions() {
+    fn mpa_revisions_are_1_and_2() {
         for number in 0..=u8::MAX {
             let revision = MpaRevision::from_number(number);
             let expected = Some(number).filter(|number| matches!(number, 1 | 2));
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn depths_have_a_limit() {
+    fn read_depth_setting_is_limited() {
         for number in [0, MAX_DEPTH + 1, u16::MAX] {
             assert_eq!(DepthLimit::from_number(number), None);
         }
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn switches_take_their_words_and_no_others() {
+    fn switch_setting_takes_only_known_words() {
         for text in ["1", "y", "Y", "on"] {
             assert_eq!(parse_switch(text), Ok(true));
         }
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn each_default_is_replaced_by_its_name() {
+    fn module_parameter_replaces_its_default() {
         let mut replaced = DEFAULTS;
         for (name, value) in [
             ("crc", "0"),
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn each_port_has_a_tcp_port_of_its_own() {
+    fn port_offset_maps_ports_one_to_one() {
         for (offset, port, tcp) in [
             (0, 1, 1),
             (0, u16::MAX, u16::MAX),
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_device_has_the_defaults() {
+    fn new_device_has_default_settings() {
         let settings = Settings::new(&DEFAULTS);
         assert_eq!(settings.ulpdu_limit(), Some(32_782));
         assert_eq!(settings.receive_wait(), 10_000);

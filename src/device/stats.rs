@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_read_in_the_order_of_their_names() -> Result {
+    fn counters_are_read_in_order_of_names() -> Result {
         let stats = Stats::new()?;
         stats.tx_fpdus.inc();
         stats.tx_bytes.add(1000);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_list_gets_the_first_counts() -> Result {
+    fn short_counter_list_gets_first_counters() -> Result {
         let stats = Stats::new()?;
         stats.tx_fpdus.add(3);
         let mut values = [0; 1];

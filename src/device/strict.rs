@@ -252,12 +252,12 @@ mod tests {
     }
 
     #[test]
-    fn chosen_times_are_of_ten_milliseconds_at_most() {
+    fn strict_delay_is_at_most_ten_milliseconds() {
         assert!((0..1000).all(|_| (1..=10).contains(&choose_millis().get())));
     }
 
     #[test]
-    fn the_latest_keys_are_remembered() -> Result {
+    fn strict_mode_remembers_latest_ended_keys() -> Result {
         let mut ended = EndedKeys {
             keys: KVec::with_capacity(REMEMBERED, GFP_KERNEL)?,
             next: 0,

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn no_carry_leaves_a_field() {
+    fn masked_add_carry_stays_in_field() {
         let halves = (1 << 63) | (1 << 31);
         assert_eq!(
             add(1, halves).apply(0x0000_0007_ffff_ffff),
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn instructions_do_what_the_operations_without_masks_do() {
+    fn instruction_equals_unmasked_operation() {
         const WORDS: [u64; 5] = [0, 1, 1 << 63, 0x0123_4567_89ab_cdef, u64::MAX];
         for (original, operand, compare) in WORDS
             .into_iter()
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_come_back_as_they_went() {
+    fn atomic_requests_round_trip() {
         for operation in [
             add(1, 1 << 63),
             swap(1, 2, 3, 4),
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_all_codes_but_three() {
+    fn rejects_unknown_atomic_opcodes() {
         for code in 0..16 {
             let mut octets = [0; AtomicRequest::LEN];
             // Reserved bits are ignored.
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_always_stores_all_bits_is_the_swap_of_the_draft() {
+    fn only_full_unconditional_swap_is_draft_swap() {
         let draft = AtomicOperation::DraftSwap { swap: 7 };
         for compare in [0, 5, u64::MAX] {
             assert_eq!(swap(7, u64::MAX, compare, 0).as_draft_swap(), draft);
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn the_swap_of_the_draft_stores_all_bits_whatever_its_masks() {
+    fn draft_swap_ignores_its_masks() {
         let request = AtomicRequest {
             identifier: 7,
             stag: Stag::new(8),
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn response_is_twelve_octets() {
+    fn atomic_response_is_12_octets() {
         let response = AtomicResponse {
             identifier: 0x0102_0304,
             original: 0x0506_0708_090a_0b0c,

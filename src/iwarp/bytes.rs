@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn puts_and_takes_big_endian_at_every_place() {
+    fn big_endian_fields_round_trip_at_each_offset() {
         let mut octets = [0xee; 14];
         put_u16::<0, 14>(&mut octets, 0x0102);
         put_u32::<2, 14>(&mut octets, 0x0304_0506);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn put_leaves_the_neighbours_alone() {
+    fn put_does_not_touch_neighbouring_octets() {
         let mut octets = [0xee; 8];
         put_u16::<3, 8>(&mut octets, 0);
         assert_eq!(octets, [0xee, 0xee, 0xee, 0, 0, 0xee, 0xee, 0xee]);

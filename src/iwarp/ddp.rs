@@ -313,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_pair_of_control_octets_is_judged_once() {
+    fn each_pair_of_control_octets_is_accepted_or_refused() {
         let mut legal = 0;
         for ddp in 0..=u8::MAX {
             for rdmap in 0..=u8::MAX {
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_extensions_their_opcodes_are_reserved() {
+    fn extension_opcodes_are_reserved_without_extensions() {
         for opcode in 0x8..=0xb {
             let octets = [0x41, 0x40 | opcode];
             assert!(Control::decode(&octets, Extensions::Rfc7306).is_ok());
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_the_other_model_are_refused() {
+    fn header_of_other_ddp_model_is_refused() {
         let tagged = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         assert!(TaggedHeader::decode(&tagged, Extensions::Off).is_ok());
         let mut octets = [0; UntaggedHeader::LEN];
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn message_numbers_wrap_to_zero() {
+    fn msn_wraps_to_zero() {
         let mut msn = Msn::new(u32::MAX);
         assert_eq!(msn.advance().raw(), u32::MAX);
         assert_eq!(msn.advance().raw(), 0);

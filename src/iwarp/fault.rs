@@ -475,7 +475,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_lists_every_fault_once_and_in_order() {
+    fn fault_list_has_each_fault_once_in_order() {
         for (place, fault) in Fault::ALL.into_iter().enumerate() {
             assert_eq!(fault as usize, place);
         }
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_and_its_code_have_words() {
+    fn each_fault_and_code_has_a_description() {
         for (place, fault) in Fault::ALL.into_iter().enumerate() {
             let text = fault.text();
             assert!(!text.is_empty());
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_never_decrease_from_fault_to_fault() {
+    fn fault_list_is_ordered_by_code() {
         let number = |fault: Fault| {
             let ErrorCode { layer, etype, code } = fault.code();
             (layer, etype, code)
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn no_code_is_outside_the_tables_of_the_rfcs() {
+    fn fault_codes_are_in_the_rfc_tables() {
         for fault in Fault::ALL {
             let code = fault.code().code;
             let listed = match fault.code().class().unwrap() {
@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn layer_and_type_make_the_class_and_the_class_what_is_quoted() {
+    fn error_class_follows_from_layer_and_type() {
         use ErrorClass::*;
         let classes = [
             (0, 0, RdmapLocal, Quoting::Nothing),

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn more_octets_of_a_later_version_are_skipped() {
+    fn features_decode_skips_octets_of_later_version() {
         let later = *b"rW\x0c\xff\xff\xfd\x12\x34more and the rest";
         assert_eq!(Features::decode(&later), Some((FEATURES, 12)));
         assert_eq!(Features::decode(&later[..12]), Some((FEATURES, 12)));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn other_octets_are_no_features() {
+    fn malformed_features_are_refused() {
         let octets = FEATURES.encode();
         for len in 0..octets.len() {
             assert_eq!(Features::decode(&octets[..len]), None);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_message_tells_features() {
+    fn features_are_encoded_as_first_message() {
         let plan = Segmenter::new(Message::Features(FEATURES), 0)
             .next(128)
             .unwrap();
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_can_do_what_the_lesser_one_can() {
+    fn common_features_are_those_of_the_lesser_end() {
         let more = Features {
             ulpdu_max: 0x4000,
             marked: Marked::ALL,

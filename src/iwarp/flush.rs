@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_flush() {
+    fn unknown_flush_kinds_are_refused() {
         for kind in [0, 4, 0x100, 0x201, 0x1_0001, 0x100_0001, u32::MAX] {
             let request = ReadRequest {
                 sink_stag: Stag::new(kind),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn each_placement_needs_its_right() {
+    fn flush_placement_needs_its_access_right() {
         assert_eq!(FlushPlacement::GLOBAL.needed(), Access::FLUSH_GLOBAL);
         assert_eq!(
             FlushPlacement::PERSISTENT.needed(),
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_has_no_octets() {
+    fn flush_response_is_empty() {
         let header = RANGE.to_request();
         let answer = answered_as(&header);
         assert_eq!((answer.len, answer.sink_stag.raw()), (0, 1));

@@ -840,7 +840,7 @@ mod tests {
     });
 
     #[test]
-    fn a_word_stands_for_one_state() {
+    fn lifecycle_word_round_trips_each_state() {
         let mut states = 0;
         each_state(|state| {
             assert_eq!(Lifecycle::from_raw(state.to_raw()), state);
@@ -850,7 +850,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_reset_leads_back() {
+    fn only_reset_returns_to_an_earlier_phase() {
         each_state(|state| {
             each_step(|step| {
                 if let Ok((next, _)) = take(state, step) {
@@ -862,7 +862,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_destroyed_stays_so() {
+    fn destroyed_queue_pair_stays_destroyed() {
         each_state(|state| {
             each_step(|step| {
                 if let (QpPhase::Gone, Ok((next, _))) = (state.phase(), take(state, step)) {
@@ -873,7 +873,7 @@ mod tests {
     }
 
     #[test]
-    fn request_is_allowed_if_it_is_not_refused() {
+    fn allows_agrees_with_request_result() {
         each_state(|state| {
             for request in QpRequest::ALL {
                 let refused = state.request(request).is_err();
@@ -884,7 +884,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_faults_only_the_first_is_kept() {
+    fn first_of_several_faults_is_kept() {
         let fault = Event::Fault(Notice::AccessError);
         let (state, actions) = after(&[ATTACH]).on(fault);
         assert_eq!(state.phase(), QpPhase::Terminate);
@@ -894,7 +894,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_failure_counts_until_it_is_taken() {
+    fn first_failure_is_kept_until_taken() {
         each_state(|state| {
             each_step(|step| {
                 if matches!(step, Asked(QpRequest::ResetEnd)) {
@@ -911,7 +911,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_the_old_stream_is_left_after_a_reset() {
+    fn reset_clears_state_of_old_stream() {
         each_state(|state| {
             if let Ok((next, _)) = state.request(QpRequest::ResetEnd) {
                 assert_eq!(next, Lifecycle::idle(Requested::Reset));
@@ -920,7 +920,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_of_the_connection_manager_is_not_reset() {
+    fn reset_is_refused_for_stream_of_connection_manager() {
         let reset = QpRequest::ResetBegin { posted: true };
         assert_eq!(after(&[ATTACH]).request(reset), Err(Refused));
         let own = after(&[Asked(QpRequest::ModifyRtrPath), ATTACH, Asked(reset)]);
@@ -957,7 +957,7 @@ mod tests {
     }
 
     #[test]
-    fn fault_is_heard_of_by_the_event_of_its_class() {
+    fn fault_raises_the_event_of_its_class() {
         for (fault, notice) in [
             (Fault::Local, Notice::Fatal),
             (Fault::SourceBounds, Notice::AccessError),
@@ -972,7 +972,7 @@ mod tests {
     }
 
     #[test]
-    fn terminate_decides_how_the_request_ends() {
+    fn received_terminate_sets_status_of_failed_request() {
         let failure = |layer, etype| {
             FirstFailure::of(&Terminate {
                 code: ErrorCode {
@@ -993,7 +993,7 @@ mod tests {
     }
 
     #[test]
-    fn terminate_for_want_of_a_receive_quotes_a_message_of_the_send_queue() {
+    fn terminate_without_receive_quotes_send_queue_message() {
         let failure = |fault: Fault, quoted: Option<[u8; UntaggedHeader::LEN]>| {
             FirstFailure::of(&Terminate {
                 code: fault.code(),
@@ -1025,7 +1025,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_timeout_of_a_closed_peer_does_nothing() {
+    fn late_peer_timeout_does_nothing() {
         each_state(|state| {
             if !state.has_lost_peer() {
                 let late = state.on(Event::PeerClosedTimeout);
@@ -1035,7 +1035,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answered_read_calls_who_waits_for_it() {
+    fn answered_read_runs_waiting_transmit_task() {
         let calls = |state: Lifecycle| {
             let (_, actions) = state.on(Event::ReadAnswered);
             actions.after.contains(After::Transmit)

@@ -154,14 +154,14 @@ mod tests {
     }
 
     #[test]
-    fn mulpdu_of_the_examples() {
+    fn mulpdu_matches_the_rfc_examples() {
         assert_eq!(mulpdu(1460, Markers::On), 1442);
         assert_eq!(mulpdu(1460, Markers::Off), 1454);
         assert_eq!(mulpdu(100, Markers::Off), 128);
     }
 
     #[test]
-    fn mulpdu_fills_a_segment_and_never_more() {
+    fn mulpdu_fills_one_tcp_segment() {
         for emss in (0..70_000).step_by(STEP) {
             let plain = mulpdu(emss, Markers::Off);
             let marked = mulpdu(emss, Markers::On);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn long_fpdus_are_within_what_the_peer_takes() {
+    fn long_fpdus_are_within_peer_limit() {
         for emss in (0..70_000).step_by(STEP) {
             let short = mulpdu(emss, Markers::Off);
             for max in [0, 1, 1000, 4097, 16398, 32782, u16::MAX] {

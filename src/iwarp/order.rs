@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn delivers_with_the_last_segment_and_the_sum() {
+    fn send_is_delivered_with_last_segment_and_total_length() {
         let mut progress = SendProgress::new();
         let first = progress.accept(&segment(0, 100, MessagePart::Continued), 250);
         assert_eq!(first, placed(0, None));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn delivers_an_empty_message_into_no_buffer() {
+    fn empty_send_is_delivered_into_empty_buffer() {
         let mut progress = SendProgress::new();
         assert_eq!(
             progress.accept(&segment(0, 0, MessagePart::Final), 0),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn does_not_look_at_the_offset_of_an_empty_segment() {
+    fn empty_segment_offset_is_ignored() {
         let mut progress = SendProgress::new();
         assert_eq!(
             progress.accept(&segment(0, 8, MessagePart::Continued), 8),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_an_end_with_a_gap_before_it() {
+    fn send_with_gap_before_end_is_refused() {
         let mut progress = SendProgress::new();
         assert!(progress
             .accept(&segment(0, 10, MessagePart::Continued), 100)
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_an_end_that_is_not_the_highest_octet() {
+    fn last_segment_below_highest_octet_is_refused() {
         let mut progress = SendProgress::new();
         assert!(progress
             .accept(&segment(50, 50, MessagePart::Continued), 100)
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_what_was_sent_twice() {
+    fn send_with_repeated_segment_is_refused() {
         let mut progress = SendProgress::new();
         assert!(progress
             .accept(&segment(0, 50, MessagePart::Continued), 100)
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_misplaced_from_too_long() {
+    fn offset_beyond_buffer_and_too_long_message_are_distinct_faults() {
         assert_eq!(check_offset(0, 100, 100), Ok(()));
         assert_eq!(check_offset(0, 101, 100), Err(Fault::MessageTooLong));
         assert_eq!(check_offset(99, 1, 100), Ok(()));

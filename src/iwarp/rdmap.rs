@@ -421,7 +421,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn opcodes_come_back_as_they_went() {
+    fn rdmap_opcodes_round_trip() {
         for octet in 0..=u8::MAX {
             let code = octet & 0xf;
             let opcode = Opcode::from_wire(octet, Extensions::SendImmediate);
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_agreed_sees_a_marked_message() {
+    fn marked_opcodes_need_agreement() {
         for octet in 0..=0x3f {
             let Some(opcode) = Opcode::from_wire(octet, Extensions::SendImmediate) else {
                 continue;
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kinds_of_send_have_their_opcodes() {
+    fn send_kinds_have_their_opcodes() {
         let stag = SendExtra::Invalidate(Stag::new(0x1234));
         let octets = SendExtra::Immediate([1, 2, 3, 4]);
         let kind = |solicited, extra| SendKind { solicited, extra };
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_a_read_moves_both_ends() {
+    fn partial_read_request_advances_source_and_sink() {
         let left = REQUEST.after(0x10);
         assert_eq!(left.len, 0x0d0e_0f00);
         assert_eq!(left.sink_to.raw(), 0x0506_0708_090a_0b1c);

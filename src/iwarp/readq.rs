@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_gives_its_slots_round_and_round() {
+    fn depth_ring_reuses_slots_in_order() {
         for limit in 1..=5u16 {
             let mut ring = Depth::new(limit);
             let mut next = 0;
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_is_full_at_its_limit() {
+    fn depth_ring_is_full_at_its_limit() {
         let mut ring = Depth::new(3);
         ring.try_take();
         ring.release();
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_without_slots_takes_nothing() {
+    fn depth_ring_without_slots_is_full() {
         let mut ring = Depth::new(0);
         assert_eq!(ring.room(), QueueRoom::Full);
         assert_eq!(
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_ring_does_not_overflow() {
+    fn longest_depth_ring_does_not_overflow() {
         let mut ring = Depth::new(u16::MAX);
         for slot in 0..u16::MAX {
             assert_eq!(ring.try_take(), Some(slot));
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_is_complete_with_its_last_octet() {
+    fn read_response_is_complete_with_its_last_octet() {
         let mut read = ReadState::new(&REQUEST);
         let first = read.accept(&segment(0x1000, 200, MessagePart::Continued));
         let expected = ReadPlacement {
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_of_nothing_is_answered_by_nothing() {
+    fn zero_length_read_takes_empty_response() {
         let mut read = ReadState::new(&ReadRequest { len: 0, ..REQUEST });
         assert!(read.is_empty());
         // STag and offset of an empty segment are ignored.
@@ -376,14 +376,14 @@ mod tests {
     }
 
     #[test]
-    fn rejects_a_response_that_ends_too_early() {
+    fn short_read_response_is_refused() {
         let mut read = ReadState::new(&REQUEST);
         let end = read.accept(&segment(0x1000, 299, MessagePart::Final));
         assert_eq!(end, Err(Fault::ResponseShort));
     }
 
     #[test]
-    fn rejects_more_octets_than_were_asked_for() {
+    fn long_read_response_is_refused() {
         let mut read = ReadState::new(&REQUEST);
         assert!(read
             .accept(&segment(0x1000, 200, MessagePart::Continued))
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_octets_outside_the_sink() {
+    fn read_response_outside_sink_is_refused() {
         let accept =
             |to, len| ReadState::new(&REQUEST).accept(&segment(to, len, MessagePart::Continued));
         assert_eq!(accept(0xfff, 1), Err(Fault::ResponseBounds));
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_a_response_to_another_stag() {
+    fn read_response_to_other_stag_is_refused() {
         let mut other = segment(0x1000, 10, MessagePart::Continued);
         other.stag = REQUEST.source_stag;
         let refused = ReadState::new(&REQUEST).accept(&other);
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_oldest_request_can_be_answered() {
+    fn read_response_answers_only_oldest_request() {
         let mut read = Outstanding::Read(ReadState::new(&REQUEST));
         let mut atomic = Outstanding::Atomic { identifier: 5 };
         assert!(Outstanding::expect_read(Some(&mut read)).is_ok());

@@ -502,12 +502,12 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_fpdu_is_nothing() {
+    fn empty_fpdu_is_ignored() {
         assert_eq!(receiver().handle_fpdu(&[], 0), Ok(Segment::Empty));
     }
 
     #[test]
-    fn rejects_what_is_too_short_for_its_header() {
+    fn fpdu_shorter_than_its_header_is_refused() {
         let send = untagged(LAST, 3, 0, 1, 0);
         for len in 1..18u16 {
             let cut = receiver().handle_fpdu(&send[..len.into()], len);
@@ -523,14 +523,14 @@ mod tests {
     }
 
     #[test]
-    fn never_reads_behind_the_octets_it_was_given() {
+    fn receiver_reads_no_octet_beyond_fpdu() {
         let send = untagged(LAST, 3, 0, 1, 0);
         let short = receiver().handle_fpdu(&send[..17], 18);
         assert_eq!(fault(short), Some(Fault::Local));
     }
 
     #[test]
-    fn numbers_of_sends_follow_each_other() -> Result<(), Fault> {
+    fn send_msns_must_be_consecutive() -> Result<(), Fault> {
         let mut receiver = receiver();
         for msn in 1..=3 {
             let send = send(hand_in(&mut receiver, &untagged(LAST, 3, 0, msn, 0), 20))?;
@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn a_send_keeps_its_number_and_kind_to_its_end() -> Result<(), Fault> {
+    fn send_segments_keep_msn_and_opcode() -> Result<(), Fault> {
         let mut receiver = receiver();
         let begun = hand_in(&mut receiver, &untagged(MORE, 5, 0, 1, 0), 118);
         assert!(begun.is_ok() && receiver.is_mid_message());
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_a_message_inside_another() {
+    fn message_inside_another_is_refused() {
         let begun = {
             let mut receiver = receiver();
             assert!(receiver
@@ -579,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminate_is_taken_inside_another_message() -> Result<(), Fault> {
+    fn terminate_inside_another_message_is_accepted() -> Result<(), Fault> {
         let mut receiver = receiver();
         assert!(receiver
             .handle_fpdu(&untagged(MORE, 3, 0, 1, 0), 18)
@@ -597,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_wrong_queues() {
+    fn wrong_queue_number_is_refused() {
         for (opcode, right) in [(3, 0), (1, 1), (7, 2), (8, 0), (10, 1), (11, 3)] {
             for queue in [0, 1, 2, 3, 4, u32::MAX] {
                 let mut octets = [0; RECEIVE_HEADER_MAX];
@@ -610,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_request_is_given_away_only_against_room() -> Result<(), Fault> {
+    fn read_request_needs_room_in_inbound_queue() -> Result<(), Fault> {
         let mut octets = [0; 46];
         octets[..18].copy_from_slice(&untagged(LAST, 1, 1, 1, 0));
         octets[33] = 9;
@@ -624,7 +624,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_read_requests_of_another_length() -> Result<(), Fault> {
+    fn read_request_of_wrong_length_is_refused() -> Result<(), Fault> {
         for len in [18, 45, 47, 70u16] {
             let mut octets = [0; RECEIVE_HEADER_MAX];
             octets[..18].copy_from_slice(&untagged(LAST, 1, 1, 1, 0));
@@ -635,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_what_the_segmenter_makes() -> Result<(), Fault> {
+    fn receiver_accepts_segmenter_output() -> Result<(), Fault> {
         let message = Message::Write {
             stag: Stag::new(0x0102),
             to: TaggedOffset::new(0x1000),

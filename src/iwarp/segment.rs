@@ -541,7 +541,7 @@ mod tests {
     };
 
     #[test]
-    fn an_fpdu_can_be_taken_back() {
+    fn segmenter_can_take_back_one_fpdu() {
         let mut segmenter = Segmenter::new(SEND, 3000);
         let first = segmenter.next(1454).unwrap();
         segmenter.undo(&first);
@@ -590,7 +590,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_just_fits_is_not_followed_by_an_empty_segment() {
+    fn exactly_fitting_message_is_one_segment() {
         assert!(is_cut_into(SEND, 110, 128, &[(0, 110, true)]));
         assert!(is_cut_into(
             SEND,
@@ -607,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tiny_mulpdu_counts_as_the_least_one() {
+    fn tiny_mulpdu_is_raised_to_minimum() {
         for mulpdu in 0..=MULPDU_MIN {
             assert!(is_cut_into(
                 SEND,
@@ -619,7 +619,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_message_is_cut_to_its_end() {
+    fn longest_message_is_segmented_completely() {
         let mut segmenter = Segmenter::new(WRITE, u32::MAX);
         let mut next = 0u32;
         while let Some(plan) = segmenter.next(u16::MAX) {
@@ -631,7 +631,7 @@ mod tests {
     }
 
     #[test]
-    fn resumes_with_another_mulpdu() {
+    fn segmenter_resumes_with_changed_mulpdu() {
         let mut segmenter = Segmenter::new(SEND, 300);
         assert_eq!(segmenter.next(128).unwrap().payload_len(), 110);
         let copy = segmenter;
@@ -643,7 +643,7 @@ mod tests {
     }
 
     #[test]
-    fn no_segment_is_on_both_sides_of_a_limit() {
+    fn segments_end_at_the_given_limit() {
         for (message, len, end, lens) in [
             (WRITE, 300, 1, [1, 114, 114, 71].as_slice()),
             (SEND, 300, 1, &[1, 110, 110, 79]),
@@ -671,7 +671,7 @@ mod tests {
     }
 
     #[test]
-    fn is_small() {
+    fn segmenter_value_is_small() {
         assert!(core::mem::size_of::<Segmenter>() <= 128);
         assert!(core::mem::size_of::<Plan>() <= 88);
     }

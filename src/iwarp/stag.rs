@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn index_and_key_make_the_stag() {
+    fn stag_is_index_and_key() {
         let stag = Stag::from_parts(0x00ab_cdef, 0x12);
         assert_eq!(stag.raw(), 0xabcd_ef12);
         assert_eq!((stag.index(), stag.key()), (0x00ab_cdef, 0x12));
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_survive_as_a_number_and_nothing_else_does() {
+    fn access_rights_round_trip_without_unknown_bits() {
         for bits in 0..=u8::MAX {
             let rights = Access::from_bits(bits);
             assert_eq!(rights.bits(), bits & Access::ALL.bits());
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_all_of_the_region_and_no_octet_more() {
+    fn access_is_checked_to_the_last_octet_of_region() {
         assert_eq!(write(REGION, 0x1000, 0x100), Ok(0));
         assert_eq!(write(REGION, 0x10ff, 1), Ok(0xff));
         assert_eq!(write(REGION, 0x1000, 0x101), Err(Fault::TaggedBounds));
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_a_wrap_from_being_outside() {
+    fn address_wrap_and_bounds_are_distinct_faults() {
         assert_eq!(write(REGION, u64::MAX, 1), Err(Fault::TaggedWrap));
         assert_eq!(write(REGION, u64::MAX - 1, 1), Err(Fault::TaggedBounds));
         assert_eq!(
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_may_end_where_the_numbers_do() {
+    fn region_may_end_at_the_highest_address() {
         let last = RegionView {
             base: u64::MAX - 0x100,
             ..REGION
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_in_the_order_of_the_rfc() {
+    fn stag_checks_follow_the_order_of_the_rfc() {
         // Each step heals the first fault of the one before.
         let mut region = RegionView {
             access: Access::NONE,
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_segment_is_not_checked() {
+    fn empty_segment_is_not_checked_against_region() {
         let to = TaggedOffset::new(u64::MAX);
         let none = check_tagged(None, Stag::new(9), to, 0, Access::REMOTE_WRITE);
         assert_eq!(none, Ok(0));
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_another_key_of_the_same_index() {
+    fn stag_with_wrong_key_is_refused() {
         let other = Stag::from_parts(REGION.stag.index(), REGION.stag.key() ^ 1);
         let to = TaggedOffset::new(0x1000);
         let refused = check_tagged(Some(&REGION), other, to, 1, Access::REMOTE_WRITE);
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_are_looked_at_one_by_one() {
+    fn access_rights_are_checked_one_by_one() {
         let rights = [
             Access::LOCAL_WRITE,
             Access::REMOTE_WRITE,
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_is_checked_even_if_it_is_empty() {
+    fn empty_flush_is_checked_against_region() {
         let region = RegionView {
             access: Access::FLUSH_GLOBAL,
             ..REGION
@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_invalidates_only_what_it_may() {
+    fn remote_invalidate_needs_permission() {
         let allowed = RemoteInvalidation::Allowed;
         let check = |region, permission| check_invalidate(region, REGION.stag, permission);
         assert_eq!(check(Some(&REGION), allowed), Ok(()));

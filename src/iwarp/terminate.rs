@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn quotes_octet_for_octet_including_reserved_bits() {
+    fn terminate_quotes_headers_including_reserved_bits() {
         let mut segment = read_request_segment();
         segment[0] |= 0x3c;
         segment[1] |= 0x30;
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_quote_in_a_segment_without_a_whole_header() {
+    fn terminate_quotes_nothing_of_incomplete_header() {
         assert_eq!(Quoted::from_segment(&[], 0), None);
         assert_eq!(Quoted::from_segment(&[0xc1], 1), None);
         for len in 2u16..14 {
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn moves_a_quoted_read_on_by_what_was_sent() {
+    fn terminate_quotes_read_advanced_by_octets_sent() {
         let request = ReadRequest {
             sink_stag: crate::stag::Stag::new(0xaabb_cc01),
             sink_to: crate::stag::TaggedOffset::new(u64::MAX - 9),
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_zero_filled_and_cut_off_messages() {
+    fn zero_filled_and_truncated_terminates_are_decoded() {
         let mut octets = [0; 52];
         octets[0] = 0x12;
         octets[1] = 5;

@@ -36,7 +36,7 @@ mod tests {
     };
 
     #[test]
-    fn each_operation_has_the_effect_of_its_arithmetic() -> Result {
+    fn atomic_operation_stores_its_arithmetic_result() -> Result {
         let words = SharedMem::try_new(4096)?;
         let start = words.start().expose_provenance() as u64;
         let memory = Memory::kernel_virtual(kernel_owned(), start, 4096)?;

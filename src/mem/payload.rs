@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_takes_so_many_elements_and_no_more() {
+    fn payload_list_is_limited_to_max_sge() {
         let mut payload = Payload::default();
         for len in 1..=MAX_SGE {
             assert_eq!(payload.sges().len() + 1, len);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_what_was_copied() {
+    fn copied_payload_equals_its_source() {
         let mut from = Payload::default();
         let mut to = Payload::default();
         for len in 1..=MAX_SGE as u32 {
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_may_add_up_to_more_than_a_message() {
+    fn payload_length_may_exceed_longest_message() {
         let mut payload = Payload::default();
         for _ in 0..6 {
             payload.push(Sge {
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn inline_octets_fit_whole_or_not_at_all() {
+    fn inline_payload_is_taken_whole_or_refused() {
         let mut payload = Payload::default();
         assert!(payload.inline().is_none());
         assert!(payload.inline_room(MAX_INLINE + 1).is_none());

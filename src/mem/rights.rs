@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rights_are_those_of_the_verbs() {
+    fn access_rights_match_the_verbs_flags() {
         let both = AccessFlags::REMOTE_READ | AccessFlags::LOCAL_WRITE;
         let expected = Access::REMOTE_READ.union(Access::LOCAL_WRITE);
         assert_eq!(to_rights(both), Ok(expected));

@@ -137,7 +137,7 @@ mod tests {
 
     /// What is tied to a queue pair is of no use to a later one (DDP-89, RDMAP-161, -166).
     #[test]
-    fn who_gets_a_number_again_gets_nothing_of_who_had_it() -> Result {
+    fn reused_qp_number_gives_no_access_to_old_state() -> Result {
         let bench = Bench::new()?;
         let cq = bench.cq(4)?;
         // It has one number to give.

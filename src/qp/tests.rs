@@ -138,7 +138,7 @@ mod posting {
     }
 
     #[test]
-    fn a_list_names_the_request_that_is_refused() -> Result {
+    fn post_reports_first_refused_request_of_list() -> Result {
         let rig = QpRig::new()?;
         let consumer = ConsumerQp::<Riwarp>::new(rig.qp.clone())?;
         assert_eq!(
@@ -237,7 +237,7 @@ mod posting {
     }
 
     #[test]
-    fn nothing_is_posted_to_a_queue_without_places() -> Result {
+    fn post_to_queue_without_entries_is_refused() -> Result {
         for (send, recv) in [(0, 4), (4, 0), (0, 0)] {
             let rig = QpRig::of(send, recv)?;
             let room = |places| if places == 0 { Err(ENOMEM) } else { Ok(()) };
@@ -260,7 +260,7 @@ mod posting {
     }
 
     #[test]
-    fn sizes_beside_a_shared_queue_are_not_looked_at() -> Result {
+    fn recv_queue_size_is_ignored_with_srq() -> Result {
         let bench = Bench::new()?;
         let (cq, srq) = (bench.cq(4)?, bench.srq(4, 0)?);
         let made = bench.qp_of((4, u32::MAX), Some(srq), &cq)?;
@@ -292,7 +292,7 @@ mod posting {
     /// A consumer is not called back from within its own call. The work item may finish before the
     /// call returns, but not each time.
     #[test]
-    fn what_a_change_flushes_is_told_later() -> Result {
+    fn modify_to_error_completes_flushed_requests_later() -> Result {
         let mut later = false;
         for _ in 0..100 {
             let rig = QpRig::new()?;
@@ -322,7 +322,7 @@ mod posting {
     }
 
     #[test]
-    fn who_is_in_rts_stays_there_until_the_end() -> Result {
+    fn modify_to_rts_succeeds_only_from_rts_or_connect() -> Result {
         for oob in [false, true] {
             let rig = QpRig::new()?;
             assert_eq!(to_rts(&rig), Err(EINVAL));
@@ -343,7 +343,7 @@ mod posting {
     }
 
     #[test]
-    fn nobody_waits_for_the_event_of_a_drained_queue() -> Result {
+    fn drain_with_sq_drained_event_is_refused() -> Result {
         let rig = QpRig::new()?;
         rig.qp.shared.enter(QpPhase::Rts);
         let drain = |notify| {
@@ -367,7 +367,7 @@ mod posting {
     }
 
     #[test]
-    fn a_query_tells_until_when_a_queue_drains() -> Result {
+    fn query_reports_draining_send_queue() -> Result {
         let query = |qp: &Qp| {
             let attr = qp.attr();
             (attr.qp_state, attr.sq_draining)
@@ -411,7 +411,7 @@ mod posting {
     }
 
     #[test]
-    fn neither_sizes_nor_other_paths_are_modified() -> Result {
+    fn modify_refuses_sizes_and_alternate_path() -> Result {
         let rig = QpRig::new()?;
         let before = rig.qp.attr();
         let attr = QpAttr {
@@ -436,7 +436,7 @@ mod posting {
     }
 
     #[test]
-    fn depths_stay_within_the_limits_of_the_device() -> Result {
+    fn modified_depths_stay_within_device_limits() -> Result {
         let rig = QpRig::new()?;
         let set = |mask, depth: u32| {
             let depth = u8::try_from(depth)?;
@@ -460,7 +460,7 @@ mod posting {
     /// queue pair and has cancelled the timeout already: it must not be armed again, since it would
     /// hold a reference for an hour.
     #[test]
-    fn no_clock_is_left_behind_an_end() -> Result {
+    fn peer_timeout_is_not_armed_after_the_end() -> Result {
         for end in [QpPhase::Terminate, QpPhase::Error, QpPhase::Gone] {
             let rig = QpRig::new()?;
             let qp = &rig.qp;
@@ -479,7 +479,7 @@ mod posting {
     }
 
     #[test]
-    fn the_end_of_a_queue_pair_leaves_nothing_to_poll() -> Result {
+    fn destroyed_queue_pair_leaves_no_completions() -> Result {
         let rig = QpRig::new()?;
         assert_eq!(rig.receive(&[1]), Ok(()));
         rig.qp.shared.enter(QpPhase::Error);
@@ -679,7 +679,7 @@ mod sending {
     }
 
     #[test]
-    fn a_post_is_sent_before_it_returns() -> Result {
+    fn post_send_sends_before_it_returns() -> Result {
         let rig = SendRig::new()?;
         for n in 1..=3 {
             post(&rig.qp)?;
@@ -690,7 +690,7 @@ mod sending {
     }
 
     #[test]
-    fn a_list_leaves_in_one_batch() -> Result {
+    fn posted_list_is_sent_in_one_batch() -> Result {
         let rig = SendRig::new()?;
         post_send::<Riwarp, _>(&[1, 2, 3, 4], |wrs| rig.qp.post_send(wrs))?;
         assert_eq!(rig.sent_and_told(), (1, 1));
@@ -700,7 +700,7 @@ mod sending {
 
     /// As under a consumer's own lock, which its handler may take.
     #[test]
-    fn nobody_is_called_back_from_within_a_post() -> Result {
+    fn post_send_does_not_call_completion_handler() -> Result {
         let rig = SendRig::new()?;
         BhOff::run(|_| {
             assert_eq!(post(&rig.qp), Ok(()));
@@ -719,7 +719,7 @@ mod sending {
     }
 
     #[test]
-    fn a_handler_posts_to_its_own_queue_pair() -> Result {
+    fn completion_handler_may_post_to_its_queue_pair() -> Result {
         let rig = SendRig::new()?;
         rig.poster.left.store(10 * PLACES, Relaxed);
         rig.poster.to.populate(rig.qp.clone());
@@ -730,7 +730,7 @@ mod sending {
     }
 
     #[test]
-    fn handlers_post_to_each_others_queue_pair() -> Result {
+    fn completion_handlers_may_post_to_each_others_queue_pair() -> Result {
         let rigs = [SendRig::new()?, SendRig::new()?];
         let [one, other] = &rigs;
         one.poster.to.populate(other.qp.clone());

@@ -593,7 +593,7 @@ mod tests {
     };
 
     #[test]
-    fn a_kernel_consumer_is_told_once_for_what_it_asked() {
+    fn armed_kernel_cq_notifies_once() {
         let mut inner = CqInner {
             ring: CqStorage::Kernel(KVVec::new()),
             taken: 0,
@@ -612,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_for_any_completion_is_not_weakened() -> Result {
+    fn arming_for_solicited_keeps_arming_for_any() -> Result {
         let bench = Bench::new()?;
         let cq = bench.cq(4)?;
         let arm = |on| {
@@ -657,7 +657,7 @@ mod tests {
     }
 
     #[test]
-    fn little_is_copied_with_interrupts_off() -> Result {
+    fn cq_resize_copies_few_entries_under_lock() -> Result {
         let bench = Bench::new()?;
         let (cq, old) = of_process(&bench, 2048)?;
         let (few, most) = (10, u64::from(LOCKED_COPIES));
@@ -691,7 +691,7 @@ mod tests {
     /// A resize gives up if completions come as fast as they are copied while the process polls
     /// them at once.
     #[test]
-    fn who_moves_a_queue_gives_up_in_the_end() -> Result {
+    fn cq_resize_gives_up_if_completions_keep_coming() -> Result {
         let bench = Bench::new()?;
         let (cq, old) = of_process(&bench, 1024)?;
         let moved = Move::begin(old.clone(), rxe::RxeCqRing::new(32768)?, end(&cq))?;
@@ -711,7 +711,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_whose_completions_do_not_fit_stays_as_it_is() -> Result {
+    fn cq_resize_too_small_for_completions_is_refused() -> Result {
         let bench = Bench::new()?;
         let (cq, old) = of_process(&bench, 16)?;
         let start = end(&cq);
@@ -727,7 +727,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_of_the_kernel_takes_what_comes_when_it_has_room() -> Result {
+    fn full_kernel_cq_accepts_again_once_polled() -> Result {
         let bench = Bench::new()?;
         let cq = bench.cq(4)?;
         post_many(&cq, 0..6);
@@ -741,7 +741,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_of_a_process_takes_what_comes_when_it_has_room() -> Result {
+    fn full_user_cq_accepts_again_once_polled() -> Result {
         let bench = Bench::new()?;
         let (cq, ring) = of_process(&bench, 4)?;
         let mut kept = 0;
@@ -758,7 +758,7 @@ mod tests {
     }
 
     #[test]
-    fn who_arms_the_queue_hears_of_what_is_there_already() -> Result {
+    fn arming_reports_missed_completions() -> Result {
         let bench = Bench::new()?;
         let cq = bench.cq(4)?;
         let arm = |report_missed| {
@@ -787,7 +787,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_is_being_freed_tells_nobody() -> Result {
+    fn freed_cq_calls_no_handler() -> Result {
         let bench = Bench::new()?;
         let calls = Arc::new(Calls(Atomic::new(0)), GFP_KERNEL)?;
         let consumer = CqConsumer::try_new(calls.clone())?;
@@ -807,14 +807,14 @@ mod tests {
 
     /// A consumer of `ib_create_cq()` may destroy its queue while the handler runs.
     #[test]
-    fn a_queue_can_be_polled_until_its_link_is_closed() -> Result {
+    fn cq_can_be_polled_until_its_link_is_closed() -> Result {
         let bench = Bench::new()?;
         assert_eq!(destroy_polled::<Riwarp>(bench.cq(4)?), Ok(true));
         Ok(())
     }
 
     #[test]
-    fn what_was_solicited_is_told_once() -> Result {
+    fn solicited_completion_notifies_once() -> Result {
         let bench = Bench::new()?;
         let cq = bench.cq(4)?;
         for (solicited, armed) in [(true, None), (false, Some(NotifyOn::Solicited))] {
@@ -833,7 +833,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_pair_that_is_no_more_leaves_no_completions() -> Result {
+    fn cq_drops_completions_of_destroyed_queue_pair() -> Result {
         let bench = Bench::new()?;
         let cq = bench.cq(4)?;
         let post = |ids: &[u64]| {
@@ -863,7 +863,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_consumer_learns_of_the_invalidated_key() {
+    fn kernel_completion_carries_invalidated_key() {
         let plain = to_wc(&COMPLETION);
         assert_eq!((plain.wr_id, plain.byte_len), (COMPLETION.id, 99));
         assert!(matches!(plain.extra, WcExtra::None));

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn has_as_many_places_as_were_negotiated() -> Result {
+    fn inbound_read_queue_has_negotiated_depth() -> Result {
         let reads = started(3)?;
         for n in 0..3 {
             assert_eq!(reads.room(), QueueRoom::Free);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_queue_takes_nothing_more() -> Result {
+    fn closed_inbound_read_queue_refuses_requests() -> Result {
         let reads = started(2)?;
         assert!(reads.put(read(1)));
         reads.close();
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_free_when_its_answer_is_packed() -> Result {
+    fn inbound_read_slot_is_freed_when_answer_is_packed() -> Result {
         let reads = started(1)?;
         assert!(reads.put(read(7)));
         assert_eq!(len(reads.take()), Some(7));
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_answered_in_their_order() -> Result {
+    fn inbound_reads_are_answered_in_order() -> Result {
         let reads = started(4)?;
         for round in 0..5 {
             for n in 0..4 {
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_back_is_taken_again_first() -> Result {
+    fn inbound_read_put_back_is_taken_first() -> Result {
         let reads = started(3)?;
         let epoch = reads.epoch();
         reads.put(read(1));
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_put_back_into_another_stream() -> Result {
+    fn inbound_read_is_not_put_back_into_new_stream() -> Result {
         let reads = started(1)?;
         let epoch = reads.epoch();
         reads.put(read(1));
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_owed_until_its_answer_is_packed() -> Result {
+    fn inbound_read_is_unanswered_until_its_answer_is_packed() -> Result {
         let reads = started(2)?;
         assert!(!reads.has_unanswered());
         reads.put(read(1));
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn without_places_nothing_is_taken() -> Result {
+    fn inbound_read_queue_of_depth_0_refuses_requests() -> Result {
         let reads = started(0)?;
         assert_eq!(reads.room(), QueueRoom::Full);
         assert!(!reads.put(read(1)) && reads.take().is_none());
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn clearing_and_starting_anew_leave_nothing() -> Result {
+    fn inbound_read_queue_is_empty_after_clear_and_start() -> Result {
         let reads = started(2)?;
         reads.put(read(1));
         reads.put(read(2));

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn gives_requests_in_the_order_of_their_posting() -> Result {
+    fn receives_are_taken_in_posted_order() -> Result {
         let queue = kernel(4)?;
         assert_eq!(taken(&queue), None);
         // More than once around the ring.
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_more_than_it_has_entries() -> Result {
+    fn full_receive_queue_refuses_post() -> Result {
         let queue = kernel(4)?;
         for n in 0..4 {
             queue.post(request(n))?;
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_how_many_wait() -> Result {
+    fn receive_queue_reports_posted_count() -> Result {
         let queue = kernel(4)?;
         for n in 0..4 {
             assert!(queue.holds(n) && !queue.holds(n + 1));
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_without_entries_holds_nothing() -> Result {
+    fn receive_queue_without_entries_is_empty() -> Result {
         let queue = kernel(0)?;
         assert!(taken(&queue).is_none() && queue.holds(0) && !queue.holds(1));
         assert_eq!(queue.post(request(1)), Err(ENOMEM));
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn hands_entries_back_to_the_process() -> Result {
+    fn taken_receive_entry_is_released_to_process() -> Result {
         let (queue, memory) = user()?;
         for round in 0..3 {
             for n in 0..4 {
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_for_the_next_entry_and_no_other() -> Result {
+    fn receive_queue_waits_for_next_entry_in_order() -> Result {
         let (queue, memory) = user()?;
         store(&memory, 1, 11, 0)?;
         assert_eq!(taken(&queue), None);
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_entry_is_taken_all_the_same() -> Result {
+    fn malformed_receive_entry_is_taken_as_bad() -> Result {
         let (queue, memory) = user()?;
         store(&memory, 0, 5, 7)?;
         store(&memory, 1, 6, 6)?;
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_cannot_post_to_the_queue_of_a_process() -> Result {
+    fn kernel_post_to_user_receive_queue_is_refused() -> Result {
         let (queue, _memory) = user()?;
         assert_eq!(queue.post(request(1)), Err(EINVAL));
         Ok(())

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_replaces_what_was_in_its_place() -> Result {
+    fn posted_request_overwrites_old_entry() -> Result {
         let bench = Bench::new()?;
         let srq = bench.srq(1, 0)?;
         let mut wr = RecvWr::default();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_event_is_due_once_when_fewer_are_left() -> Result {
+    fn srq_limit_event_is_raised_once() -> Result {
         let bench = Bench::new()?;
         let srq = bench.srq(8, 2)?;
         post(&srq, &[1, 2, 3])?;
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_comes_too_late_is_due_at_once() -> Result {
+    fn srq_limit_above_count_is_due_at_once() -> Result {
         let bench = Bench::new()?;
         let srq = bench.srq(8, 0)?;
         post(&srq, &[1, 2])?;
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn arming_again_raises_no_event_before_a_request_is_taken() -> Result {
+    fn srq_rearming_raises_no_event_before_next_take() -> Result {
         let bench = Bench::new()?;
         let srq = bench.srq(8, 0)?;
         // An event disarms; 0 says that it was raised.
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_limits_that_cannot_be_change_nothing() -> Result {
+    fn srq_invalid_size_or_limit_changes_nothing() -> Result {
         let bench = Bench::new()?;
         let srq = bench.srq(8, 0)?;
         post(&srq, &[1, 2, 3])?;
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_beyond_the_devices_are_refused() -> Result {
+    fn srq_size_beyond_device_limit_is_refused() -> Result {
         let bench = Bench::new()?;
         for max_wr in [0, MAX_SRQ_WR + 1, u32::MAX] {
             assert_eq!(bench.srq(max_wr, 0).err(), Some(EINVAL));

@@ -587,7 +587,7 @@ mod tests {
     };
 
     #[test]
-    fn as_many_as_there_are_receives_go_on_the_oldest_first() -> Result {
+    fn rnr_waiters_resume_oldest_first_one_per_receive() -> Result {
         let rig = Rig::new(FOR_EVER)?;
         assert_eq!(rig.turns(), [Later, Later, Later]);
         assert_eq!(rig.post(), Ok(true));
@@ -605,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_waited_too_long_hears_of_it() -> Result {
+    fn rnr_waiter_is_told_of_its_timeout() -> Result {
         let rig = Rig::new(1)?;
         eventually(|| {
             rig.turns()
@@ -619,7 +619,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_comes_later_holds() -> Result {
+    fn rnr_limit_set_while_waiting_applies() -> Result {
         let rig = Rig::new(FOR_EVER)?;
         rig.all[1].waiter.limit(1);
         eventually(|| matches!(rig.turns()[1], ReceiveTurn::Over(_)))?;
@@ -628,7 +628,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_wait_any_more_is_forgotten() -> Result {
+    fn rnr_waiter_that_leaves_is_removed() -> Result {
         let rig = Rig::new(FOR_EVER)?;
         rig.end(1);
         rig.all[1].waiter.leave();
@@ -641,7 +641,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_takes_nothing_that_others_wait_for() -> Result {
+    fn rnr_newcomer_takes_no_receive_of_waiters() -> Result {
         use crate::queue::rq::Taker;
 
         let rig = Rig::new(FOR_EVER)?;

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_of_the_next_device_are_taken_once_and_the_last_ones_count() -> Result {
+    fn next_device_settings_apply_once_and_last_ones_win() -> Result {
         let (list, netdev) = (list()?, NetDevice::loopback()?);
         let here = place_of(&netdev);
         assert!(list.take(&netdev).is_none());
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_of_next_devices_have_a_limit() -> Result {
+    fn next_device_settings_are_limited() -> Result {
         let list = list()?;
         for index in 0..NEXT_MAX {
             list.put(next((NetId::NONE, u32::try_from(index)?), 0)?)?;

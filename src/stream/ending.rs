@@ -263,7 +263,7 @@ mod tests {
     use crate::bench::Bench;
 
     #[test]
-    fn only_the_first_reason_is_kept() -> Result {
+    fn first_end_reason_is_kept() -> Result {
         let bench = Bench::new()?;
         let cq = bench.cq(8)?;
         let qp = bench.qp(4, &cq)?;
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_killed_program_is_usual() {
+    fn end_after_killed_program_is_usual() {
         assert!(Loss::Here.is_usual());
         for error in [0, 32, 104] {
             assert!(Loss::Tcp(error).is_usual());
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_stands_for_one_reason() {
+    fn end_reason_round_trips_as_word() {
         let check = |end: StreamEnd| {
             assert!(end.to_raw() != 0);
             assert_eq!(StreamEnd::from_raw(end.to_raw()), Some(end));

@@ -182,7 +182,7 @@ mod tests {
     };
 
     #[test]
-    fn opcodes_are_those_of_the_wire() {
+    fn traced_opcodes_match_the_wire() {
         for control in 0..=u8::MAX {
             let known = Opcode::from_wire(control, Extensions::SendImmediate);
             let Some(known) = known.map(|known| known.marked(control, Marked::ALL)) else {

@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_has_three_numbers_of_16_bits() {
+    fn firmware_version_has_three_16_bit_numbers() {
         assert_eq!(firmware_version("0.9.0"), 0x9_0000);
         assert_eq!(firmware_version("1.2.65535"), 0x1_0002_ffff);
     }

@@ -169,7 +169,7 @@ fn rejects_read_requests_at_an_offset() {
 }
 
 #[test]
-fn rejects_read_requests_of_another_length() {
+fn read_request_of_wrong_length_is_refused() {
     // RDMAP-28.
     let mut header = read_header((1, 0), 4, MEMORY);
     header.push(0);
@@ -287,7 +287,7 @@ fn rejects_answers_whose_offset_wraps() {
 }
 
 #[test]
-fn rejects_more_octets_than_were_asked_for() {
+fn long_read_response_is_refused() {
     let mut end = reading(8);
     accepts(&mut end, &response(false, SINK.1, &[1; 8]));
     refuses(end, &response(true, SINK.1, &[1; 1]), (1, 1, 1));

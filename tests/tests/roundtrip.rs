@@ -131,7 +131,7 @@ fn every_stag_index_and_key() {
 }
 
 #[test]
-fn message_numbers_wrap_to_zero() {
+fn msn_wraps_to_zero() {
     assert_eq!(Msn::FIRST.raw(), 1);
     let mut msn = Msn::new(u32::MAX - 1);
     assert_eq!(msn.advance().raw(), u32::MAX - 1);
@@ -303,7 +303,7 @@ fn untagged_headers() {
 }
 
 #[test]
-fn headers_of_the_other_model_are_refused() {
+fn header_of_other_ddp_model_is_refused() {
     let mut octets = [0; 18];
     octets[..2].copy_from_slice(&[0xc1, 0x40]);
     assert_eq!(

@@ -59,7 +59,7 @@ mod siw {
     const ID: u64 = 0x1122_3344_5566_7788;
 
     #[test]
-    fn a_write_names_the_peers_buffer() -> Result {
+    fn write_request_carries_remote_address_and_key() -> Result {
         let wr = decode(&sqe(OP_WRITE, 0, 1))?;
         assert_eq!(wr.id, ID);
         let SendOp::Write { stag, to, .. } = wr.op else {
@@ -71,7 +71,7 @@ mod siw {
     }
 
     #[test]
-    fn flags_are_told_apart() -> Result {
+    fn send_flags_are_decoded_one_by_one() -> Result {
         let wr = decode(&sqe(OP_SEND, SIGNALLED, 0))?;
         assert!(wr.signalled && !wr.solicited && !wr.fence);
         let wr = decode(&sqe(OP_SEND, SOLICITED, 0))?;
@@ -82,7 +82,7 @@ mod siw {
     }
 
     #[test]
-    fn two_kinds_of_reads_and_two_of_sends() -> Result {
+    fn read_and_send_opcodes_are_decoded() -> Result {
         for (opcode, local) in [(OP_READ, false), (OP_READ_LOCAL_INV, true)] {
             let SendOp::Read {
                 invalidate_local, ..
@@ -103,7 +103,7 @@ mod siw {
     }
 
     #[test]
-    fn no_other_opcode_can_be_posted() {
+    fn unknown_opcodes_are_refused() {
         for opcode in 0..=u8::MAX {
             let known = [
                 OP_WRITE,
@@ -122,7 +122,7 @@ mod siw {
     }
 
     #[test]
-    fn elements_are_read_as_many_as_it_says() -> Result {
+    fn sge_count_limits_elements_read() -> Result {
         for count in 0..=6u8 {
             let wr = decode(&sqe(OP_SEND, 0, count))?;
             assert_eq!(wr.payload.sges().len(), usize::from(count));
@@ -140,7 +140,7 @@ mod siw {
     }
 
     #[test]
-    fn inline_octets_are_those_behind_the_first_element() -> Result {
+    fn inline_data_follows_first_element() -> Result {
         for len in [0, 1, 79, 80] {
             let mut entry = sqe(OP_SEND, INLINE, 200);
             entry[SQE_SGES_AT + 8..SQE_SGES_AT + 12].copy_from_slice(&(len as u32).to_ne_bytes());
@@ -156,7 +156,7 @@ mod siw {
     }
 
     #[test]
-    fn every_octet_of_an_entry_may_be_anything() -> Result {
+    fn random_entry_is_decoded_or_refused() -> Result {
         let (mut send, mut recv) = (SendWr::default(), RecvWr::default());
         for _ in 0..2000 {
             let entry = kernel_ext::random::octets();
@@ -172,7 +172,7 @@ mod siw {
     }
 
     #[test]
-    fn receive_entries_have_their_elements_earlier() -> Result {
+    fn rqe_elements_precede_those_of_sqe() -> Result {
         let mut entry = [0; RQE_LEN];
         entry[..8].copy_from_slice(&ID.to_ne_bytes());
         entry[10] = 2;
@@ -194,7 +194,7 @@ mod siw {
     }
 
     #[test]
-    fn a_completion_is_laid_out_as_the_library_reads_it() {
+    fn cqe_layout_is_that_of_the_library() {
         let (entry, flags) = encode_cqe(&COMPLETION);
         assert_eq!(flags, 1);
         assert_eq!(entry[..8], ID.to_ne_bytes());
@@ -206,7 +206,7 @@ mod siw {
     }
 
     #[test]
-    fn an_invalidated_key_comes_with_its_flag() {
+    fn cqe_flags_invalidated_key() {
         let (entry, flags) = encode_cqe(&Completion {
             extra: WcExtra::Invalidated(0xaabb_ccdd),
             ..COMPLETION
@@ -216,7 +216,7 @@ mod siw {
     }
 
     #[test]
-    fn every_status_has_a_value_of_the_abi() {
+    fn each_status_has_an_abi_value() {
         let mut seen = 0u32;
         for raw in 0..64 {
             let Some(status) = WcStatus::from_raw(raw) else {
@@ -238,7 +238,7 @@ mod siw {
     }
 
     #[test]
-    fn an_entry_is_posted_by_one_bit_of_its_flags() -> Result {
+    fn valid_flag_alone_posts_an_entry() -> Result {
         let ring = SiwSendRing::new(4)?;
         assert!(!ring.is_posted(0));
         ring.memory().store_u16_release(FLAGS_AT, !VALID)?;
@@ -249,7 +249,7 @@ mod siw {
     }
 
     #[test]
-    fn a_completion_that_was_not_polled_is_not_written_over() -> Result {
+    fn unpolled_cqe_is_not_overwritten() -> Result {
         let ring = SiwCqRing::new(4)?;
         assert!(ring.post(2, &COMPLETION));
         let other = Completion {
@@ -267,7 +267,7 @@ mod siw {
     }
 
     #[test]
-    fn a_completion_leaves_its_neighbours_alone() -> Result {
+    fn cqe_does_not_touch_neighbouring_entries() -> Result {
         let ring = SiwCqRing::new(4)?;
         assert!(ring.post(1, &COMPLETION));
         for at in (0..CQE_LEN).step_by(8) {
@@ -278,7 +278,7 @@ mod siw {
     }
 
     #[test]
-    fn a_process_is_told_once_for_what_it_asked() -> Result {
+    fn armed_user_cq_notifies_once() -> Result {
         let ring = SiwCqRing::new(4)?;
         let arm = |how| ring.memory().store_u32_release(4 * CQE_LEN, how);
         assert!(!ring.disarm_for(PendingEvent::Solicited));

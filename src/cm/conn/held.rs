@@ -160,7 +160,7 @@ mod held {
 
     /// More than run at once.
     #[test]
-    fn connections_open_beside_100_whose_sockets_are_owned() -> Result {
+    fn connections_open_alongside_100_locked_sockets() -> Result {
         let rig = ConnRig::new()?;
         let holders = Holders::new()?;
         let (mut conns, mut peers) = (KVec::new(), KVec::new());
@@ -190,7 +190,7 @@ mod held {
     }
 
     #[test]
-    fn connections_open_beside_one_whose_actor_is_held() -> Result {
+    fn connections_open_alongside_locked_actor() -> Result {
         let rig = ConnRig::new()?;
         let holders = Holders::new()?;
         let (near, far) = pair(Family::V4)?;
@@ -210,7 +210,7 @@ mod held {
     }
 
     #[test]
-    fn connections_open_beside_one_whose_queue_pair_is_modified() -> Result {
+    fn connections_open_alongside_queue_pair_being_modified() -> Result {
         let rig = ConnRig::new()?;
         let holders = Holders::new()?;
         let first = ConnectingQp::new(&rig)?;
@@ -242,7 +242,7 @@ mod held {
     }
 
     #[test]
-    fn streams_of_owned_sockets_end_later() -> Result {
+    fn streams_of_locked_sockets_end_after_unlock() -> Result {
         let close = |how| {
             move |rig: &ConnRig| -> Result {
                 rig.conn.ask(how);
@@ -261,7 +261,7 @@ mod held {
 
     /// A process that destroys its queue pair does not wait either.
     #[test]
-    fn queue_pairs_of_owned_sockets_are_destroyed() -> Result {
+    fn queue_pairs_of_locked_sockets_are_destroyed() -> Result {
         let rig = ConnRig::new()?;
         rig.open(&PARAMS)?;
         rig.conn

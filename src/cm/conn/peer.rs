@@ -54,7 +54,7 @@ mod peer {
     };
 
     #[test]
-    fn of_two_faults_the_peer_hears_of_the_first() -> Result {
+    fn terminate_reports_first_of_two_faults() -> Result {
         const CONTROL: usize = 4;
         let rig = ConnRig::new()?;
         rig.qp.attach(&rig.conn.connection, &PARAMS)?;
@@ -80,7 +80,7 @@ mod peer {
     }
 
     #[test]
-    fn a_stream_of_rdma_cm_is_not_reset() -> Result {
+    fn modify_to_reset_is_refused_with_rdma_cm_stream() -> Result {
         let rig = ConnRig::new()?;
         let reset = || rig.modify(QpState::Reset);
         rig.qp.attach(&rig.conn.connection, &PARAMS)?;
@@ -103,7 +103,7 @@ mod peer {
 
     /// DDP-97: also if TCP starts with a smaller window, which may not fit the longest FPDU.
     #[test]
-    fn the_window_has_room_for_several_of_the_longest_fpdus() -> Result {
+    fn receive_window_holds_several_longest_fpdus() -> Result {
         let rig = with_small_windows(ConnRig::new)?;
         let window = || rig.far.info().peer_window;
         let before = window();
@@ -150,7 +150,7 @@ mod peer {
     }
 
     #[test]
-    fn the_receiver_comes_back_for_what_a_round_leaves_over() -> Result {
+    fn receiver_continues_after_budget_is_used() -> Result {
         let rig = with_more_than_a_round()?;
         eventually(|| rig.conn.enter_stream().is_ok())?;
         assert_eq!(count(&rig, c"rx_budget_ends"), Some(1));
@@ -159,7 +159,7 @@ mod peer {
     }
 
     #[test]
-    fn what_one_round_leaves_over_at_the_end_is_taken_too() -> Result {
+    fn fpdus_beyond_budget_are_received_after_eof() -> Result {
         let rig = with_more_than_a_round()?;
         rig.far.shutdown_write();
         let conn = &rig.conn;
@@ -189,7 +189,7 @@ mod peer {
 
     /// MPA-30: also where an FPDU is complete but its message is not.
     #[test]
-    fn an_end_inside_a_message_is_none() -> Result {
+    fn fin_inside_message_is_not_graceful() -> Result {
         assert_eq!(end_behind_a_send(0x41)?, (Some(1), Ok(0), Some(0)));
         assert_eq!(
             end_behind_a_send(0x01)?,
@@ -201,7 +201,7 @@ mod peer {
     /// The peer cannot send the FIN that is awaited while octets that TCP has no space for precede
     /// it.
     #[test]
-    fn a_peer_that_nobody_listens_to_gets_rid_of_its_octets() -> Result {
+    fn lingering_connection_discards_peer_octets() -> Result {
         let rig = ConnRig::new()?;
         let sent = fill(&rig.far) as u64;
         assert!(rig.far.acked() < sent);

@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_has_the_port_that_was_named() -> Result {
+    fn connection_uses_the_named_source_port() -> Result {
         let listener = listener(Family::V4)?;
         let to = listener.local_addr()?;
         // Those that TCP chooses are from 32768 to 60999, unless that is changed.
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn port_in_use_is_an_error_if_only_the_program_can_have_named_it() -> Result {
+    fn source_port_in_use_is_refused_outside_ephemeral_range() -> Result {
         let listener = listener(Family::V4)?;
         let to = listener.local_addr()?;
         // TCP chooses such ports only, so that of the listener is one.
@@ -398,7 +398,7 @@ mod tests {
     /// No consumer gets more outstanding Reads than the device supports (RFC 5040, section 8.1.1;
     /// RDMAP-170).
     #[test]
-    fn depths_end_where_the_device_does() -> Result {
+    fn depths_beyond_device_limit_are_refused() -> Result {
         let bench = Bench::new()?;
         assert_eq!(asked(&bench, 0, 0), Ok((0, 0)));
         assert_eq!(asked(&bench, 128, 128), Ok((128, 128)));
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn depths_are_lowered_to_the_limits_that_are_set() -> Result {
+    fn depths_are_lowered_to_configured_limits() -> Result {
         let bench = Bench::new()?;
         let limit = |number| DepthLimit::from_number(number).ok_or(EINVAL);
         bench.device.settings.set_ird_limit(limit(64)?);

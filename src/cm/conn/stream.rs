@@ -693,7 +693,7 @@ mod limits {
     }
 
     #[test]
-    fn what_is_owed_is_owed_for_200_seconds() -> Result {
+    fn half_closed_peer_gets_responses_for_200_seconds() -> Result {
         assert_eq!(times_owed(true, PagingOut::Idle)?, 200_000 / limit::OWED);
         assert_eq!(times_owed(false, PagingOut::Idle)?, 1);
         Ok(())
@@ -727,14 +727,14 @@ mod limits {
 
     /// DDP-62: a peer that still sends is read for as long as one that still has to receive.
     #[test]
-    fn a_peer_that_sends_is_read_for_200_seconds() -> Result {
+    fn closing_stream_reads_sending_peer_for_200_seconds() -> Result {
         assert_eq!(times_without_fin(true, |_| ())?, 200_000 / limit::FIN);
         assert_eq!(times_without_fin(false, |_| ())?, 1);
         Ok(())
     }
 
     #[test]
-    fn nobody_reads_for_long_what_is_discarded() -> Result {
+    fn closing_stream_discards_octets_for_one_period_only() -> Result {
         assert_eq!(times_without_fin(true, |rig| drop(rig.conn.take_qp()))?, 1);
         assert_eq!(
             times_without_fin(true, |rig| rig.qp.shared.enter(QpPhase::Error))?,
@@ -767,14 +767,14 @@ mod limits {
     }
 
     #[test]
-    fn a_queue_pair_closes_its_stream_within_an_hour() -> Result {
+    fn queue_pair_closes_stream_within_an_hour() -> Result {
         assert_eq!(minutes_before_fin(true)?, limit::CLOSE / 60_000);
         assert_eq!(minutes_before_fin(false)?, 1);
         Ok(())
     }
 
     #[test]
-    fn memory_of_this_end_is_waited_for() -> Result {
+    fn half_closed_stream_waits_for_local_paging() -> Result {
         assert_eq!(times_owed(false, PagingOut::Busy)?, 0);
         Ok(())
     }
@@ -782,7 +782,7 @@ mod limits {
     /// DDP-57, RDMAP-135: the queue pair may be destroyed before a step has seen that it wants to
     /// close the stream.
     #[test]
-    fn a_queue_pair_that_has_closed_its_stream_may_be_destroyed() -> Result {
+    fn queue_pair_may_be_destroyed_after_close() -> Result {
         for reset in [false, true] {
             let rig = ConnRig::new()?;
             rig.qp.attach(&rig.conn.connection, &PARAMS)?;
@@ -813,7 +813,7 @@ mod limits {
 
     /// A kernel consumer's disconnect leaves the rest to the transmit task, which may not have run.
     #[test]
-    fn a_queue_pair_that_is_closing_may_be_destroyed() -> Result {
+    fn queue_pair_may_be_destroyed_while_closing() -> Result {
         let rig = ConnRig::new()?;
         rig.open(&PARAMS)?;
         destroy_while_closing(&rig);
@@ -823,7 +823,7 @@ mod limits {
 
     /// DDP-57: what has completed is delivered also if TCP has no room for an answer to the peer.
     #[test]
-    fn a_queue_pair_that_owes_an_answer_may_be_destroyed() -> Result {
+    fn queue_pair_may_be_destroyed_with_pending_response() -> Result {
         let rig = ConnRig::new()?;
         rig.open(&PARAMS)?;
         let full = fill(&rig.conn.socket);
@@ -865,7 +865,7 @@ mod limits {
     }
 
     #[test]
-    fn a_terminate_that_is_due_comes_before_a_destroy() -> Result {
+    fn pending_terminate_is_sent_before_destroy() -> Result {
         ends_with_a_terminate(false, |rig| {
             rig.bench.destroy(&rig.qp);
             Ok(())
@@ -873,12 +873,12 @@ mod limits {
     }
 
     #[test]
-    fn a_terminate_that_is_due_comes_before_a_flush() -> Result {
+    fn pending_terminate_is_sent_before_flush() -> Result {
         ends_with_a_terminate(false, |rig| rig.modify(QpState::Err))
     }
 
     #[test]
-    fn a_terminate_that_is_due_comes_before_a_reset() -> Result {
+    fn pending_terminate_is_sent_before_reset() -> Result {
         ends_with_a_terminate(true, |rig| rig.modify(QpState::Reset))
     }
 
@@ -896,7 +896,7 @@ mod limits {
 
     /// As if a doorbell was delayed.
     #[test]
-    fn what_was_posted_before_the_peers_end_is_sent() -> Result {
+    fn requests_posted_before_peer_fin_are_sent() -> Result {
         let rig = ConnRig::new()?;
         rig.open(&PARAMS)?;
         rig.qp.shared.sq.post(SendWr::default())?;
@@ -906,7 +906,7 @@ mod limits {
 
     /// Neither a request before a Read nor the Read Request itself is cut by the FIN.
     #[test]
-    fn what_was_packed_before_the_peers_end_is_sent() -> Result {
+    fn fpdus_packed_before_peer_fin_are_sent() -> Result {
         const REQUEST: usize = FPDU + 28;
         let rig = ConnRig::new()?;
         rig.open(&PARAMS)?;
@@ -930,7 +930,7 @@ mod limits {
 
     /// RDMAP-132: the FIN may be handled before the transmit task has run.
     #[test]
-    fn a_terminate_is_owed_to_a_peer_that_has_closed_its_half() -> Result {
+    fn half_closed_peer_gets_pending_terminate() -> Result {
         let rig = ConnRig::new()?;
         rig.qp.attach(&rig.conn.connection, &PARAMS)?;
         let terminate = Terminate::for_fault(Fault::Crc, None);
@@ -980,7 +980,7 @@ mod limits {
     }
 
     #[test]
-    fn a_stream_of_nobody_is_delivered_for_200_seconds() -> Result {
+    fn destroyed_queue_pair_stream_is_delivered_for_200_seconds() -> Result {
         assert_eq!(times_lingering(true)?, 200_000 / limit::DELIVERY);
         assert_eq!(times_lingering(false)?, 1);
         Ok(())

@@ -103,7 +103,7 @@ mod conn {
     }
 
     #[test]
-    fn room_that_comes_between_two_owners_is_not_lost() -> Result {
+    fn send_space_during_attach_is_not_lost() -> Result {
         for _ in 0..10 {
             if room_between_two_owners()? {
                 return Ok(());
@@ -127,7 +127,7 @@ mod conn {
     }
 
     #[test]
-    fn an_empty_send_with_immediate_of_the_kernel_is_immediate_data() -> Result {
+    fn kernel_empty_send_with_imm_is_immediate_data_message() -> Result {
         let rig = ConnRig::new()?;
         rig.qp.attach(&rig.conn.connection, &PARAMS)?;
         let post = |id, imm: &[u8; 4], len, flags| {
@@ -155,7 +155,7 @@ mod conn {
 
     /// A stranger that acknowledges nothing keeps no memory of the driver's.
     #[test]
-    fn a_rejected_peer_is_left_to_tcp() -> Result {
+    fn rejected_connection_is_left_to_tcp() -> Result {
         let rig = ConnRig::new()?;
         let depths = Depths { ird: 1, ord: 1 };
         let initiator = Initiator::new(config(&rig.bench.device, Role::Initiator), depths);
@@ -174,7 +174,7 @@ mod conn {
     /// A failed accept is reported as a connection that was up and has ended, and then the queue
     /// pair is in error and its receives are flushed.
     #[test]
-    fn a_peer_that_goes_before_the_reply_ends_the_queue_pair() -> Result {
+    fn peer_fin_before_reply_moves_queue_pair_to_error() -> Result {
         let rig = ConnRig::new()?;
         post_recv(&[7], |wrs| Qp::post_recv(rig.qp.as_arc_borrow(), wrs))?;
         rig.far.shutdown_write();
@@ -197,7 +197,7 @@ mod conn {
     /// The queue pair cannot take the stream any more when the Reply comes: a local failure that
     /// the peer does not know of (RFC 6581, section 9.3; MPA-46).
     #[test]
-    fn a_failure_behind_the_reply_is_told_by_a_terminate() -> Result {
+    fn attach_failure_after_reply_sends_terminate() -> Result {
         let rig = ConnRig::new()?;
         let depths = Depths { ird: 1, ord: 1 };
         let initiator = Initiator::new(config(&rig.bench.device, Role::Initiator), depths);
@@ -216,7 +216,7 @@ mod conn {
     }
 
     #[test]
-    fn the_kernel_sends_payload_with_immediate_where_the_peer_agreed() -> Result {
+    fn kernel_sends_payload_with_imm_if_peer_agreed() -> Result {
         let rig = ConnRig::new()?;
         let params = StreamParams {
             extensions: Extensions::SendImmediate,
@@ -508,7 +508,7 @@ mod masked {
     }
 
     #[test]
-    fn some_bits_are_compared_and_others_swapped() -> Result {
+    fn masked_cmp_swap_compares_and_swaps_selected_bits() -> Result {
         let (word, all) = (0x1122_3344_5566_7788, u64::MAX);
         all_pass(&[
             // Equal in the compared octet.
@@ -528,7 +528,7 @@ mod masked {
     }
 
     #[test]
-    fn fields_are_added_without_a_carry_between_them() -> Result {
+    fn masked_fetch_add_fields_do_not_carry() -> Result {
         all_pass(&[
             // Four fields of 16 bits, each of which overflows.
             add(0x0001_0001_0001_0001, 0x8000_8000_8000_8000, u64::MAX, 0),
@@ -562,7 +562,7 @@ mod table {
     };
 
     #[test]
-    fn no_number_is_given_twice() -> Result {
+    fn connection_numbers_are_unique() -> Result {
         let bench = Bench::new()?;
         let first = ConnEntry::take(bench.rdma.cm.clone())?;
         let second = ConnEntry::take(bench.rdma.cm.clone())?;
@@ -575,7 +575,7 @@ mod table {
     }
 
     #[test]
-    fn an_unpublished_connection_is_not_found() -> Result {
+    fn unpublished_connection_is_not_found() -> Result {
         let bench = Bench::new()?;
         let entry = ConnEntry::take(bench.rdma.cm.clone())?;
         let cm = &bench.rdma.cm;
@@ -612,7 +612,7 @@ mod table {
     }
 
     #[test]
-    fn the_end_of_a_device_waits_for_the_last_one_and_admits_no_more() -> Result {
+    fn device_removal_waits_for_last_connection_and_admits_none() -> Result {
         let bench = Bench::new()?;
         let entry = ConnEntry::take(bench.rdma.cm.clone())?;
         let leaver = Arc::pin_init(

@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_beyond_the_backlog_are_held_back() -> Result {
+    fn requests_beyond_backlog_are_queued() -> Result {
         let rig = ListenerRig::new()?;
         let (first, second) = (rig.add()?, rig.add()?);
         assert!(rig.may_ask(second, 0));
@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn a_consumer_that_does_not_answer_gets_one_more_from_time_to_time() -> Result {
+    fn silent_consumer_is_asked_once_more_per_interval() -> Result {
         let rig = ListenerRig::new()?;
         let key = rig.add()?;
         let _unanswered = [rig.admission.ask(), rig.admission.ask()];
@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_turn_it_is_is_told() -> Result {
+    fn answer_or_leave_runs_next_queued_connection() -> Result {
         // An answer frees a slot.
         let rig = ListenerRig::new()?;
         let (key, far) = rig.add_conn()?;
@@ -559,7 +559,7 @@ mod tests {
 
     /// Otherwise the connection would ask again at once, and again.
     #[test]
-    fn a_request_that_cannot_be_put_to_the_consumer_tells_nobody() -> Result {
+    fn failed_connect_request_runs_no_other_connection() -> Result {
         let rig = ListenerRig::new()?;
         let (key, far) = rig.add_conn()?;
         assert!(rig.may_ask(key, 0));
@@ -583,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_that_says_nothing_has_to_go_once_it_had_its_chance() -> Result {
+    fn oldest_silent_connection_is_dropped_after_its_minimum_time() -> Result {
         let rig = ListenerRig::new()?;
         let (asking, _asking) = rig.add_conn()?;
         rig.may_ask(asking, 0);
@@ -605,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_a_chance_while_tcp_may_drop_connections() -> Result {
+    fn long_accept_queue_drops_silent_connections_at_once() -> Result {
         let rig = ListenerRig::new()?;
         let (_, silent) = rig.add_conn()?;
         while rig.add().is_ok() {}

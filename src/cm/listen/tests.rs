@@ -84,7 +84,7 @@ mod sockets {
     }
 
     #[test]
-    fn so_many_are_let_in_before_others_go_on() -> Result {
+    fn accept_stops_at_its_budget() -> Result {
         let rig = ListenSocketRig::new()?;
         let left = without_steps(&rig.bench.device.queues, || {
             let _callers = rig.callers(BUDGET + 6)?;
@@ -96,7 +96,7 @@ mod sockets {
     }
 
     #[test]
-    fn the_rest_is_let_in_later() -> Result {
+    fn accept_continues_beyond_its_budget() -> Result {
         let rig = ListenSocketRig::new()?;
         let callers = without_steps(&rig.bench.device.queues, || rig.callers(BUDGET + 6))?;
         for caller in &callers {
@@ -108,7 +108,7 @@ mod sockets {
     }
 
     #[test]
-    fn who_waits_for_a_full_listener_is_let_in_when_that_one_goes() -> Result {
+    fn removal_of_full_listener_admits_waiting_connections() -> Result {
         let any = SockAddr::unspecified(Family::V4);
         let rig = ListenSocketRig::at(any)?;
         let other = await_peers(&rig.bench.rdma.cm, any)?;
@@ -134,7 +134,7 @@ mod sockets {
     }
 
     #[test]
-    fn a_listener_on_the_wildcard_begins_where_the_interface_has_left() -> Result {
+    fn wildcard_listen_succeeds_without_interface() -> Result {
         let bench = Bench::left()?;
         let cm = &bench.rdma.cm;
         // An error would end the listening on the other devices, too.
@@ -147,7 +147,7 @@ mod sockets {
     }
 
     #[test]
-    fn who_begins_to_listen_does_not_wait_for_disks() -> Result {
+    fn listen_does_no_io_under_its_locks() -> Result {
         let bench = Bench::new()?;
         let listen = || await_peers(&bench.rdma.cm, SockAddr::unspecified(Family::V4));
         let (one, other) = (listen()?, listen()?);
@@ -163,7 +163,7 @@ mod sockets {
     }
 
     #[test]
-    fn loopback_address_is_one_of_all_devices() -> Result {
+    fn loopback_listener_scope_is_shared_by_all_devices() -> Result {
         let bench = Bench::new()?;
         let scope = |addr, ifindex, is_held| {
             let params = ListenParams {
@@ -186,7 +186,7 @@ mod sockets {
     }
 
     #[test]
-    fn connection_is_put_to_listeners_of_one_device() -> Result {
+    fn connection_is_offered_to_listeners_of_one_device() -> Result {
         let (one, other) = (Bench::new()?, Bench::new()?);
         let any = SockAddr::unspecified(Family::V4);
         let listen = |bench: &Bench, origin| {
@@ -210,7 +210,7 @@ mod sockets {
     }
 
     #[test]
-    fn an_accept_queue_is_long_when_half_of_it_is_taken() -> Result {
+    fn accept_queue_is_long_from_half_full() -> Result {
         let rig = ListenSocketRig::new()?;
         without_steps(&rig.bench.device.queues, || {
             let queue = || {

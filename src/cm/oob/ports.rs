@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_port_is_nobodys_until_the_last_holder_goes() -> Result {
+    fn held_port_is_freed_with_last_holder() -> Result {
         let (ports, net) = (HeldPorts::new()?, NetRef::init_net());
         assert!(is_everybodys(PORT));
         let first = ports.hold(&net, PORT)?;
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_somebody_has_cannot_be_held() -> Result {
+    fn bound_port_cannot_be_held() -> Result {
         let (ports, net) = (HeldPorts::new()?, NetRef::init_net());
         for addr in addresses(PORT) {
             let theirs = bind(&addr, Reuse::Never)?;
@@ -227,7 +227,7 @@ mod tests {
 
     /// A program that was bound before the hold cannot listen during it.
     #[test]
-    fn who_was_bound_before_does_not_get_to_listen() -> Result {
+    fn socket_bound_before_hold_cannot_listen() -> Result {
         let (ports, net) = (HeldPorts::new()?, NetRef::init_net());
         for addr in addresses(PORT) {
             let theirs = bind(&addr, Reuse::Lingering)?.into_listener();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_let_in_listens_beside_the_hold() -> Result {
+    fn driver_socket_listens_on_held_port() -> Result {
         let (ports, net) = (HeldPorts::new()?, NetRef::init_net());
         let hold = ports.hold(&net, PORT)?;
         for addr in addresses(PORT) {

@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_with_another_psn_is_unbound_at_once() -> Result {
+    fn search_drops_peer_with_wrong_psn_at_once() -> Result {
         while_accepting(|bench, search, qp, conn| {
             to_rts(bench, qp, |attr| attr.sq_psn = 2)?;
             // Its first octets have arrived before it is reset.
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn stream_of_a_peer_with_another_psn_is_flushed() -> Result {
+    fn stream_of_peer_with_wrong_psn_is_flushed() -> Result {
         let bench = Bench::new()?;
         let cq = bench.cq(4)?;
         let qp = bench.qp(4, &cq)?;
@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_whose_stream_cannot_begin_ends_the_search() -> Result {
+    fn failed_attach_ends_the_search() -> Result {
         while_accepting(|bench, search, qp, conn| {
             search.give_up_on(&conn.connection);
             assert_eq!(searches(bench, search, qp), (false, false));
@@ -596,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_asks_for_the_depth_that_was_set() -> Result {
+    fn connect_requests_the_configured_read_depth() -> Result {
         for ord in [0, 1, 7, 128] {
             assert_eq!(asked_for(DeviceKind::Rxe, ord), Ok(ord.into()));
             // Each Write needs a Read there.

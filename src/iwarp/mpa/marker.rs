@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_marker_is_before_the_first_fpdu() {
+    fn first_marker_precedes_first_fpdu() {
         let clock = MarkerClock::new();
         assert_eq!(clock.length_at(), MARKER_LEN);
         let first = Marker { at: 0, pointer: 0 };
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn markers_are_512_octets_apart_however_the_stream_is_cut() {
+    fn markers_are_512_octets_apart_for_any_segmentation() {
         for fpdu_len in [8, 12, 504, 508, 512, 516, 1020, 1464, 65540u32] {
             let mut clock = MarkerClock::new();
             // Octets of the stream before the FPDU, Markers included.
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pointer_counts_from_the_length_field() {
+    fn marker_pointer_counts_from_length_field() {
         let mut clock = MarkerClock::new();
         // One in front, which pointers do not count, then one behind each 508 octets.
         let pointers = clock.markers(1200).map(|marker| marker.pointer);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn reserved_bits_of_a_marker_are_not_looked_at() {
+    fn marker_reserved_bits_are_ignored() {
         let marker = Marker {
             at: 8,
             pointer: 0x0102,

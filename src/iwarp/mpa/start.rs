@@ -507,7 +507,7 @@ mod tests {
     };
 
     #[test]
-    fn every_set_of_flags_is_read_as_it_is_written() -> Result<(), StartError> {
+    fn mpa_flags_round_trip() -> Result<(), StartError> {
         for flags in 0..=u8::MAX {
             for revision in [1, 2] {
                 let mut octets = HEADER.encode();
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_can_be_a_refusal() {
+    fn mpa_reply_can_reject() {
         let reply = StartHeader {
             kind: FrameKind::Reply,
             rejected: true,
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_comes_back_takes_no_offer() -> Result<(), StartError> {
+    fn mpa_offer_reflected_in_reply_is_not_accepted() -> Result<(), StartError> {
         for flags in 0..16 {
             for kind in [FrameKind::Request, FrameKind::Reply] {
                 let mut octets = StartHeader { kind, ..HEADER }.encode();
@@ -591,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_checked_as_far_as_it_has_come() {
+    fn partial_mpa_key_is_checked() {
         let request = b"MPA ID Req Frame";
         for len in 0..=request.len() {
             assert_eq!(FrameKind::Request.check_key(&request[..len]), Ok(()));
@@ -654,7 +654,7 @@ mod tests {
     }
 
     #[test]
-    fn private_data_that_was_cut_off_is_none() {
+    fn truncated_private_data_is_empty() {
         let data = PrivateData { offset: 24, len: 8 };
         let frame = [7; 32];
         assert_eq!(data.of(&frame), [7; 8]);

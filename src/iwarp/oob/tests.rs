@@ -33,7 +33,7 @@ mod oob {
     }
 
     #[test]
-    fn a_send_with_immediate_wants_both_to_know_it() {
+    fn send_with_imm_needs_both_ends() {
         let (mut small, mut large) = pairs();
         for (mine, theirs) in [(0, 0), (0, 1), (1, 0), (0xffff, 1), (1, 0xffff), (2, 2)] {
             small.features = FeatureBits(mine);
@@ -50,7 +50,7 @@ mod oob {
     }
 
     #[test]
-    fn each_end_learns_how_often_the_other_repeats() {
+    fn announcement_carries_rnr_retry() {
         let (mut small, large) = pairs();
         for (retry, flags) in [
             (None, 0x80),
@@ -68,7 +68,7 @@ mod oob {
     }
 
     #[test]
-    fn no_feature_is_none_of_them() {
+    fn feature_bits_none_is_empty() {
         assert_eq!(FeatureBits::NONE, FeatureBits(0));
         assert_eq!(FeatureBits::default(), FeatureBits::NONE);
         assert!(!FeatureBits::NONE.contains(FeatureBits::SEND_IMMEDIATE));
@@ -105,7 +105,7 @@ mod oob {
     }
 
     #[test]
-    fn an_unknown_send_psn_is_not_there() {
+    fn announcement_omits_unknown_send_psn() {
         let mut octets = GOLDEN;
         octets[5] = 0;
         let read = Announcement::decode(&octets);
@@ -152,7 +152,7 @@ mod oob {
     }
 
     #[test]
-    fn the_ends_of_a_pair_accept_each_other() {
+    fn matching_ends_accept_each_other() {
         let (a, b) = pairs();
         for speaker in [Speaker::Initiator, Speaker::Responder] {
             assert_eq!(a.check(&a.addrs(), speaker, &b.announcement()), Ok(()));
@@ -161,7 +161,7 @@ mod oob {
     }
 
     #[test]
-    fn rejects_a_wrong_number_and_a_wrong_psn() {
+    fn announcement_with_wrong_qpn_or_psn_is_refused() {
         let (a, b) = pairs();
         let good = b.announcement();
         let other = QpNumber::new(4711);
@@ -204,7 +204,7 @@ mod oob {
     }
 
     #[test]
-    fn rejects_another_address_on_either_side() {
+    fn announcement_from_other_addresses_is_refused() {
         let (a, b) = pairs();
         for (local, remote) in [(1, 3), (3, 2), (2, 1)] {
             let addrs = AddrPair {
@@ -217,7 +217,7 @@ mod oob {
     }
 
     #[test]
-    fn who_calls_has_to_know_its_send_psn() {
+    fn initiator_announcement_without_send_psn_is_refused() {
         let (a, b) = pairs();
         let silent = Announcement {
             send_psn: None,
@@ -231,7 +231,7 @@ mod oob {
     }
 
     #[test]
-    fn an_end_that_may_not_send_checks_the_psn_that_it_knows() {
+    fn end_without_send_psn_checks_receive_psn() {
         let (mut a, b) = pairs();
         a.send_psn = None;
         let mut theirs = b.announcement();
@@ -257,7 +257,7 @@ mod oob {
     }
 
     #[test]
-    fn after_so_many_wrong_guesses_a_right_one_is_refused_too() {
+    fn right_psn_is_refused_after_too_many_wrong_guesses() {
         let (a, right, wrong) = guessed();
         let mut guesses = WrongGuesses::default();
         let mut call = |theirs, now| a.check_call(&a.addrs(), theirs, &mut guesses, now);
@@ -280,7 +280,7 @@ mod oob {
     }
 
     #[test]
-    fn no_window_has_more_wrong_guesses_than_the_limit() {
+    fn wrong_psn_guesses_are_limited_in_each_window() {
         let (a, _, wrong) = guessed();
         let mut guesses = WrongGuesses::default();
         let mut compared = 0_u64;
@@ -292,7 +292,7 @@ mod oob {
     }
 
     #[test]
-    fn slow_guesses_and_the_beginning_of_time_are_no_limit() {
+    fn slow_psn_guesses_do_not_reach_the_limit() {
         let (a, right, wrong) = guessed();
         let mut guesses = WrongGuesses::default();
         assert_eq!(a.check_call(&a.addrs(), &right, &mut guesses, 0), Ok(()));
@@ -308,7 +308,7 @@ mod oob {
     }
 
     #[test]
-    fn who_knows_both_numbers_is_not_refused_for_what_others_guess() {
+    fn peer_with_both_psns_is_accepted_despite_wrong_guesses() {
         let (waiting, _, wrong) = guessed();
         let (a, b) = pairs();
         let mut guesses = WrongGuesses::default();
@@ -330,7 +330,7 @@ mod oob {
 
     /// They are usual: a peer that connects too early sends them.
     #[test]
-    fn calls_for_another_queue_pair_do_not_count() {
+    fn announcements_for_other_qpns_do_not_count_as_guesses() {
         let (a, right, _) = guessed();
         let mut guesses = WrongGuesses::default();
         let stray = Announcement {
@@ -351,13 +351,13 @@ mod oob {
     }
 
     #[test]
-    fn equal_addresses_are_ordered_by_number() {
+    fn ends_with_equal_address_are_ordered_by_qpn() {
         assert!(end(1, 5) < end(1, 6));
         assert!(end(1, 6) < end(2, 5));
     }
 
     #[test]
-    fn the_retry_timeout_is_what_the_consumer_says() {
+    fn retry_timeout_follows_qp_attributes() {
         assert_eq!(retry_timeout(0, 7), None);
         assert_eq!(retry_timeout(32, 7), None);
         assert_eq!(retry_timeout(1, 0), Some(RETRY_TIMEOUT_MIN));
@@ -368,7 +368,7 @@ mod oob {
     }
 
     #[test]
-    fn a_send_waits_as_often_as_it_would_be_repeated() {
+    fn rnr_wait_is_timer_times_retries() {
         // The codes of a receiver's timer, in hundredths of a millisecond.
         let times = [
             65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768,
@@ -386,7 +386,7 @@ mod oob {
     }
 
     #[test]
-    fn pauses_double_up_to_a_second() {
+    fn connect_pauses_double_up_to_a_second() {
         let mut pauses = Pauses::default();
         let first: [_; 10] = core::array::from_fn(|_| pauses.next_pause());
         assert_eq!(first, [8, 16, 32, 64, 128, 256, 512, 1024, 1024, 1024]);

@@ -53,7 +53,7 @@ mod regions {
     const REFUSED: Result<u64, WcStatus> = Err(WcStatus::LocalProtection);
 
     #[test]
-    fn local_use_ends_with_the_region() -> Result {
+    fn local_access_beyond_region_is_refused() -> Result {
         let region = region(Kind::User, Access::NONE, true)?;
         assert_eq!(source(&region, 0x1000, 0x100), Ok(0));
         assert_eq!(source(&region, 0x10ff, 1), Ok(0xff));
@@ -66,7 +66,7 @@ mod regions {
     }
 
     #[test]
-    fn local_use_needs_the_right_key_domain_and_rights() -> Result {
+    fn local_access_needs_key_domain_and_rights() -> Result {
         let region = region(Kind::User, Access::NONE, true)?;
         let check = |key, pd, usage| region.check_local(key, pd, 0x1000, 1, usage);
         assert_eq!(check(KEY, PD, LocalUse::Source), Ok(0));
@@ -77,7 +77,7 @@ mod regions {
     }
 
     #[test]
-    fn what_may_be_written_may_be_a_sink() -> Result {
+    fn locally_writable_region_may_be_a_sink() -> Result {
         let region = region(Kind::User, Access::LOCAL_WRITE, true)?;
         let sink = region.check_local(KEY, PD, 0x1000, 1, LocalUse::Sink);
         assert_eq!(sink, Ok(0));
@@ -85,7 +85,7 @@ mod regions {
     }
 
     #[test]
-    fn a_deregistered_region_lets_nobody_in() -> Result {
+    fn deregistered_region_refuses_access() -> Result {
         let region = region(Kind::User, Access::LOCAL_WRITE, true)?;
         assert!(region.is_open() && region.view(of(PD)).valid);
         drop(region.body.revoke());
@@ -98,7 +98,7 @@ mod regions {
     }
 
     #[test]
-    fn streams_of_another_domain_see_a_foreign_region() -> Result {
+    fn region_is_foreign_to_streams_of_other_domain() -> Result {
         let region = region(Kind::User, Access::REMOTE_READ, true)?;
         assert_eq!(region.view(of(PD)).association, Association::Ours);
         assert_eq!(
@@ -110,7 +110,7 @@ mod regions {
     }
 
     #[test]
-    fn a_stream_gives_its_peer_no_more_than_it_may() -> Result {
+    fn peer_rights_are_limited_by_those_of_the_stream() -> Result {
         let both = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
         let region = region(Kind::User, both, true)?;
         let stream = StreamId {
@@ -122,7 +122,7 @@ mod regions {
     }
 
     #[test]
-    fn fast_registration_gives_key_and_rights_once() -> Result {
+    fn fast_registration_sets_key_and_rights_once() -> Result {
         let region = region(Kind::FastReg, Access::NONE, false)?;
         let key = Stag::from_parts(KEY.index(), 0x77);
         assert_eq!(source(&region, 0x1000, 1), REFUSED);
@@ -161,7 +161,7 @@ mod regions {
     }
 
     #[test]
-    fn a_peer_takes_back_only_what_was_fast_registered() -> Result {
+    fn remote_invalidate_needs_fast_registered_region() -> Result {
         let process = region(Kind::User, Access::REMOTE_READ, true)?;
         let refused = process.invalidate_remote(of(PD), KEY);
         assert_eq!(refused, Err(Fault::InvalidateForbidden));
@@ -180,7 +180,7 @@ mod regions {
     }
 
     #[test]
-    fn only_the_stream_that_it_was_registered_on_takes_it_back() -> Result {
+    fn remote_invalidate_needs_the_registering_stream() -> Result {
         let fast = region(Kind::FastReg, Access::NONE, false)?;
         let neighbour = StreamId {
             qp: QpSerial::new(6),
@@ -205,7 +205,7 @@ mod regions {
     }
 
     #[test]
-    fn a_consumer_may_take_back_what_is_not_registered() -> Result {
+    fn local_invalidate_of_unregistered_region_succeeds() -> Result {
         let fast = region(Kind::FastReg, Access::REMOTE_READ, true)?;
         assert_eq!(fast.invalidate_local(of(PD), KEY), Ok(()));
         assert_eq!(fast.invalidate_local(of(PD), KEY), Ok(()));

@@ -122,7 +122,7 @@ mod sge {
     }
 
     #[test]
-    fn octets_come_from_all_pieces_in_their_order() -> Result {
+    fn sge_list_is_read_in_order() -> Result {
         let rig = SgeRig::new(AccessFlags::empty())?;
         let mut slices = Slices::default();
         let list = rig.list(&[(1000, 10), (0, 0), (5, 1), (2000, 100)]);
@@ -142,7 +142,7 @@ mod sge {
     }
 
     #[test]
-    fn pieces_may_be_of_several_regions() -> Result {
+    fn sge_list_may_span_several_regions() -> Result {
         let rig = SgeRig::new(AccessFlags::empty())?;
         let none = AccessFlags::empty();
         let other = Mr::dma(rig.bench.pd.as_arc_borrow(), kernel_owned(), none)?;
@@ -167,7 +167,7 @@ mod sge {
     }
 
     #[test]
-    fn nothing_is_copied_beyond_the_end_of_a_list() -> Result {
+    fn copy_beyond_end_of_sge_list_is_refused() -> Result {
         let rig = SgeRig::new(AccessFlags::empty())?;
         for pieces in [&[(0, 100)][..], &[(0, 50), (200, 50)][..]] {
             let mut slices = Slices::default();
@@ -183,7 +183,7 @@ mod sge {
     }
 
     #[test]
-    fn a_shorter_list_leaves_nothing_of_the_longer_one() -> Result {
+    fn shorter_sge_list_replaces_longer_one() -> Result {
         let rig = SgeRig::new(AccessFlags::empty())?;
         let mut slices = Slices::default();
         for pieces in [
@@ -213,7 +213,7 @@ mod sge {
     }
 
     #[test]
-    fn keys_and_domains_are_checked_for_each_piece() -> Result {
+    fn sge_key_and_domain_are_checked_per_element() -> Result {
         let rig = SgeRig::new(AccessFlags::empty())?;
         let (regions, usage) = (&rig.bench.rdma.regions, LocalUse::Source);
         let mut cache = RegionCache::default();
@@ -249,7 +249,7 @@ mod sge {
     }
 
     #[test]
-    fn what_is_only_read_is_no_sink() -> Result {
+    fn sge_without_local_write_is_no_sink() -> Result {
         for (access, expected) in [
             (AccessFlags::empty(), REFUSED),
             (AccessFlags::LOCAL_WRITE, Ok(())),
@@ -274,7 +274,7 @@ mod sge {
     }
 
     #[test]
-    fn a_region_that_goes_is_used_no_more() -> Result {
+    fn sge_of_deregistered_region_is_not_accessed() -> Result {
         let rig = SgeRig::new(AccessFlags::LOCAL_WRITE)?;
         let (regions, usage) = (&rig.bench.rdma.regions, LocalUse::Source);
         let mut cache = RegionCache::default();
@@ -305,7 +305,7 @@ mod sge {
     /// The device may give a new region the STag of a region that has ended and that a stream has
     /// cached.
     #[test]
-    fn an_stag_that_is_given_anew_leads_to_the_new_region() -> Result {
+    fn reused_stag_refers_to_new_region() -> Result {
         let rig = SgeRig::new(AccessFlags::LOCAL_WRITE)?;
         let (regions, usage) = (&rig.bench.rdma.regions, LocalUse::Source);
         let key = Stag::new(rig.key);

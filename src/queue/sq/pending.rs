@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_put_in_comes_out() -> Result {
+    fn pending_ring_returns_stored_entries() -> Result {
         let pending = PendingRing::new(2)?;
         let wqe = PendingWqe {
             id: u64::MAX,

@@ -131,7 +131,7 @@ mod sq {
     }
 
     #[test]
-    fn a_send_is_done_with_its_last_octet() -> Result {
+    fn send_completes_when_tcp_accepts_its_last_octet() -> Result {
         let rig = SqRig::kernel(4)?;
         let [first, second, third] = rig.taken()?;
         let mut marks = TxMarks::default();
@@ -150,7 +150,7 @@ mod sq {
     }
 
     #[test]
-    fn no_end_is_forgotten_however_many_there_are() -> Result {
+    fn each_of_many_send_ends_is_recorded() -> Result {
         let rig = SqRig::kernel(64)?;
         let slots: [_; 40] = rig.taken()?;
         let mut marks = TxMarks::default();
@@ -166,7 +166,7 @@ mod sq {
     }
 
     #[test]
-    fn what_one_has_held_up_is_complete_with_it() -> Result {
+    fn completions_behind_unfinished_request_come_with_it() -> Result {
         const N: u64 = 4 * AT_ONCE as u64;
         let rig = SqRig::kernel(N as u32)?;
         let mut marks = TxMarks::default();
@@ -193,7 +193,7 @@ mod sq {
     }
 
     #[test]
-    fn what_is_behind_a_read_waits_for_its_response() -> Result {
+    fn requests_after_read_complete_after_its_response() -> Result {
         let rig = SqRig::kernel(4)?;
         rig.sq.start(2, &Memcg::nobody())?;
         let [read, send] = rig.taken()?;
@@ -212,7 +212,7 @@ mod sq {
     }
 
     #[test]
-    fn a_read_is_outstanding_while_its_key_is_invalidated() -> Result {
+    fn read_with_invalidate_is_outstanding_until_done() -> Result {
         let rig = SqRig::kernel(4)?;
         rig.sq.start(2, &Memcg::nobody())?;
         let [read, _] = rig.taken()?;
@@ -227,7 +227,7 @@ mod sq {
     }
 
     #[test]
-    fn as_many_reads_are_outstanding_as_was_agreed() -> Result {
+    fn outstanding_reads_are_limited_by_negotiated_depth() -> Result {
         let rig = SqRig::kernel(4)?;
         assert!(!rig.sq.may_read() && rig.sq.no_reads());
         rig.sq.start(2, &Memcg::nobody())?;
@@ -253,7 +253,7 @@ mod sq {
     }
 
     #[test]
-    fn who_did_not_ask_hears_of_failures_only() -> Result {
+    fn unsignalled_request_completes_only_on_failure() -> Result {
         let rig = SqRig::kernel(4)?;
         for (id, status) in [(1, OK), (2, WcStatus::LocalProtection), (3, OK)] {
             rig.post(id, false)?;
@@ -271,7 +271,7 @@ mod sq {
     }
 
     #[test]
-    fn a_place_is_free_when_its_request_is_complete() -> Result {
+    fn send_queue_slot_is_freed_on_completion() -> Result {
         let rig = SqRig::kernel(2)?;
         let [first, _] = rig.taken()?;
         // A taken request still occupies its entry.
@@ -289,7 +289,7 @@ mod sq {
     }
 
     #[test]
-    fn what_is_over_is_over_once() -> Result {
+    fn request_completes_once() -> Result {
         let rig = SqRig::kernel(2)?;
         let [first, second] = rig.taken()?;
         rig.finish(first);
@@ -306,7 +306,7 @@ mod sq {
     }
 
     #[test]
-    fn the_end_flushes_what_is_pending_and_what_is_posted() -> Result {
+    fn flush_completes_pending_and_posted_requests() -> Result {
         let rig = SqRig::kernel(8)?;
         rig.sq.start(1, &Memcg::nobody())?;
         let [read, _, done] = rig.taken()?;
@@ -345,7 +345,7 @@ mod sq {
     }
 
     #[test]
-    fn completions_that_are_late_come_in_their_order() -> Result {
+    fn delayed_completions_come_in_order() -> Result {
         let rig = late(4)?;
         rig.post(1, true)?;
         rig.post(2, true)?;
@@ -371,7 +371,7 @@ mod sq {
     }
 
     #[test]
-    fn full_queue_is_never_late() -> Result {
+    fn full_send_queue_delays_no_completion() -> Result {
         let rig = late(2)?;
         rig.post(1, true)?;
         let second = rig.take()?;
@@ -381,7 +381,7 @@ mod sq {
     }
 
     #[test]
-    fn late_completions_come_when_the_mode_or_the_stream_ends() -> Result {
+    fn delayed_completions_come_when_mode_or_stream_ends() -> Result {
         let rig = late(4)?;
         assert!(matches!(
             rig.sq.look_at_rules(0, false, ORIGIN),
@@ -397,7 +397,7 @@ mod sq {
     }
 
     #[test]
-    fn what_is_posted_while_it_drains_is_left_for_the_end() -> Result {
+    fn requests_posted_while_draining_are_flushed() -> Result {
         let rig = SqRig::kernel(8)?;
         rig.post(0, true)?;
         rig.post(1, true)?;
@@ -416,7 +416,7 @@ mod sq {
 
     /// Requests that the transmit task takes while `drain` counts are not counted.
     #[test]
-    fn it_drains_although_more_was_taken_than_was_counted() -> Result {
+    fn drain_ends_if_more_requests_were_taken_than_counted() -> Result {
         let rig = SqRig::kernel(8)?;
         let [_, second, _] = rig.taken()?;
         let Slot(counted) = second;
@@ -432,7 +432,7 @@ mod sq {
 
     /// `drain` has read the position, then the transmit task takes the first request.
     #[test]
-    fn it_drains_to_the_end_of_what_a_process_has_posted() -> Result {
+    fn drain_covers_requests_posted_by_process() -> Result {
         let ring = siw::SiwSendRing::new(4)?;
         let memory = ring.memory().clone();
         let rig = SqRig::new(4, false, Some(SendRing::Siw(ring)))?;
@@ -450,7 +450,7 @@ mod sq {
     }
 
     #[test]
-    fn a_stream_that_is_over_leaves_nothing_to_the_next_one() -> Result {
+    fn ended_stream_leaves_no_request_to_next_stream() -> Result {
         let rig = SqRig::kernel(64)?;
         rig.sq.start(1, &Memcg::nobody())?;
         let [first] = rig.taken()?;
@@ -481,7 +481,7 @@ mod sq {
     }
 
     #[test]
-    fn responses_answer_the_oldest_request() -> Result {
+    fn read_response_completes_oldest_request() -> Result {
         let rig = SqRig::kernel(4)?;
         rig.sq.start(2, &Memcg::nobody())?;
         let segment = TaggedSegment {
@@ -504,7 +504,7 @@ mod sq {
     }
 
     #[test]
-    fn a_bad_request_of_a_process_ends_in_its_turn() -> Result {
+    fn malformed_user_request_completes_in_order() -> Result {
         let ring = rxe::RxeSendRing::new(4, 1, 0)?;
         let memory = ring.memory().clone();
         let rig = SqRig::new(4, false, Some(SendRing::Rxe(ring)))?;

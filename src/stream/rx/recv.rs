@@ -305,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn octets_that_no_completion_holds_are_noticed() {
+    fn immediate_data_beyond_four_octets_is_reported_truncated() {
         let expected = |value: &[u8; 4], truncated| ImmediateValue {
             value: *value,
             truncated,

@@ -261,7 +261,7 @@ mod streams {
     }
 
     #[test]
-    fn features_of_the_initiator_are_no_message_of_its_consumer() -> Result {
+    fn initiator_features_are_not_delivered_to_consumer() -> Result {
         for (theirs, common) in [(30_000, 20_000), (10_000, 10_000), (0, 0)] {
             let rig = awaiting()?;
             let told = features(Features {
@@ -289,7 +289,7 @@ mod streams {
     }
 
     #[test]
-    fn initiator_that_tells_no_features_takes_no_long_fpdus() -> Result {
+    fn initiator_without_features_gets_no_long_fpdus() -> Result {
         let rig = awaiting()?;
         rig.say(0, &send(1))?;
         rig.work();
@@ -300,7 +300,7 @@ mod streams {
     }
 
     #[test]
-    fn features_that_nobody_awaits_are_a_fault() -> Result {
+    fn unexpected_features_end_the_stream() -> Result {
         let rig = RxRig::new()?;
         rig.start(0)?;
         rig.qp.bind(rig.ours[0].bound())?;
@@ -312,7 +312,7 @@ mod streams {
     }
 
     #[test]
-    fn what_waited_is_followed_by_what_is_behind_it() -> Result {
+    fn delayed_message_is_followed_by_later_ones() -> Result {
         let rig = RxRig::new()?;
         rig.start(0)?;
         rig.say(0, [send(1), send(2)].as_flattened())?;
@@ -324,7 +324,7 @@ mod streams {
     }
 
     #[test]
-    fn what_is_behind_it_is_nobodys_if_the_stream_has_changed() -> Result {
+    fn messages_behind_delayed_one_are_dropped_on_stream_change() -> Result {
         let rig = RxRig::new()?;
         rig.start(1)?;
         let other = rig.qp.rx.lock().stream.take();
@@ -369,7 +369,7 @@ mod streams {
     }
 
     #[test]
-    fn a_message_waits_until_the_consumer_posts_its_receive() -> Result {
+    fn message_waits_until_receive_is_posted() -> Result {
         let rig = two_too_many(FOR_EVER)?;
         assert_eq!(
             (rig.left(0), rig.qp.rx_waits()),
@@ -389,7 +389,7 @@ mod streams {
     }
 
     #[test]
-    fn a_message_that_may_not_wait_ends_the_stream() -> Result {
+    fn message_without_rnr_retry_ends_the_stream() -> Result {
         let rig = two_too_many(0)?;
         assert!(!rig.is_of(0) && rig.left(0) == 0);
         assert_eq!(rig.bench.count(c"rx_receive_waits"), 0);
@@ -397,7 +397,7 @@ mod streams {
     }
 
     #[test]
-    fn a_message_that_has_waited_too_long_ends_the_stream() -> Result {
+    fn message_waiting_beyond_rnr_limit_ends_the_stream() -> Result {
         let rig = two_too_many(1)?;
         eventually(|| rig.left(0) == 0)?;
         assert!(!rig.is_of(0) && polled(&rig.cq).is_none());
@@ -406,7 +406,7 @@ mod streams {
     }
 
     #[test]
-    fn the_first_message_is_valid_while_it_waits() -> Result {
+    fn waiting_first_message_counts_as_valid() -> Result {
         let rig = RxRig::new()?;
         rig.qp.flush();
         while polled(&rig.cq).is_some() {}
@@ -423,7 +423,7 @@ mod streams {
     /// The work item queued for an old stream runs on the connection that the queue pair has by
     /// then.
     #[test]
-    fn work_that_is_left_of_an_old_stream_takes_nothing_of_a_new_connection() -> Result {
+    fn stale_receive_work_reads_nothing_of_new_connection() -> Result {
         let rig = RxRig::new()?;
         rig.qp.bind(rig.ours[1].bound())?;
         rig.say(1, &send(1))?;

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_doorbell_sends_at_once() {
+    fn first_doorbell_sends_at_once() {
         let rig = CoalescerRig::new();
         assert!(
             matches!(rig.on_doorbell(0), DoorbellAction::Timed(begin) if begin == rig.now.get())
@@ -316,13 +316,13 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_of_doorbells_is_delayed() {
+    fn streak_of_doorbells_is_delayed() {
         // No send precedes the first one.
         assert_eq!(CoalescerRig::new().doorbells_before_a_delay(), STREAK_MIN);
     }
 
     #[test]
-    fn a_pause_longer_than_a_send_ends_the_streak() {
+    fn pause_longer_than_a_send_ends_the_streak() {
         for (doorbells, pause) in [(Doorbells::Each, 1), (Doorbells::WhenIdle, APART_MAX)] {
             let rig = CoalescerRig::with(doorbells);
             for _ in 0..3 * STREAK_MIN {
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn doorbells_that_a_delay_saves_count_as_time_saved() {
+    fn saved_doorbells_count_as_time_saved() {
         for (doorbells, worth_it) in [(Doorbells::Each, false), (Doorbells::WhenIdle, true)] {
             let rig = CoalescerRig::with(doorbells);
             let taken = rig.doorbells_before_a_delay();
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_is_as_long_as_some_sends_and_has_limits() {
+    fn delay_is_a_multiple_of_send_time_within_limits() {
         for (send, wait) in [
             (1, DELAY_MIN),
             (DELAY_MIN, 2 * DELAY_MIN),

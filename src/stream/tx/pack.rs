@@ -600,7 +600,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_crc_is_the_one_of_the_core() -> Result {
+    fn kernel_crc32c_equals_core_crc32c() -> Result {
         let octets: [u8; 300] = kernel_ext::random::octets();
         for from in 0..8 {
             for len in 0..=64 {
@@ -619,7 +619,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_of_the_place_and_length_asked_for() -> Result {
+    fn copied_piece_has_requested_offset_and_length() -> Result {
         let octets = [1, 2, 3, 4];
         let mut batch = TxBatch::new();
         let start = batch.mark();
@@ -633,7 +633,7 @@ mod tests {
     }
 
     #[test]
-    fn pads_are_zeroes() -> Result {
+    fn fpdu_pads_are_zero() -> Result {
         let mut batch = TxBatch::new();
         for len in 0..4 {
             let start = batch.mark();

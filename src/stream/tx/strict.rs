@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn octets_overlap_if_one_is_of_both() {
+    fn strict_ranges_overlap_if_they_share_an_octet() {
         let some = octets(1, 100, 10);
         for (first, len, expected) in [
             (90, 10, false),
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_still_to_come_is_not_sent() {
+    fn strict_mode_finds_send_from_pending_read_sink() {
         let first = request(read(1000), (64, 64));
         assert!(conflict(&first, &request(send(), (127, 1))));
         assert!(conflict(&first, &request(write(0), (0, 65))));
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_still_to_be_read_is_not_changed() {
+    fn strict_mode_finds_write_to_pending_read_source() {
         let first = request(read(1000), (0, 64));
         assert!(conflict(&first, &request(write(1063), (64, 1))));
         assert!(conflict(&first, &request(atomic(1056), (64, 8))));
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn other_requests_are_not_waited_for() {
+    fn strict_mode_ignores_conflicts_of_sends_and_writes() {
         assert!(!conflict(
             &request(write(1000), (0, 64)),
             &request(write(1000), (0, 64))

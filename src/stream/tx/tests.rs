@@ -203,7 +203,7 @@ mod tx {
     }
 
     #[test]
-    fn a_process_leaves_what_is_beyond_its_budget_to_the_work_item() -> Result {
+    fn user_post_beyond_budget_is_left_to_work_item() -> Result {
         let (near, _far) = pair(Family::V4)?;
         let rig = TxRig::new(near, &PARAMS)?;
         rig.conn()?
@@ -221,7 +221,7 @@ mod tx {
 
     /// Whoever owns the socket, and if it is preempted for long: others wait behind this item.
     #[test]
-    fn a_work_item_that_may_not_wait_leaves_an_owned_socket_to_one_that_may() -> Result {
+    fn nonblocking_work_item_defers_locked_socket() -> Result {
         let (near, _far) = pair(Family::V4)?;
         let rig = TxRig::new(near, &PARAMS)?;
         let socket = rig.conn()?.connection.socket();
@@ -240,7 +240,7 @@ mod tx {
 
     /// However often it is rearmed meanwhile.
     #[test]
-    fn a_work_item_of_a_process_has_one_budget() -> Result {
+    fn user_work_item_has_one_budget() -> Result {
         let (near, _far) = pair(Family::V4)?;
         let rig = TxRig::new(near, &PARAMS)?;
         rig.conn()?
@@ -259,7 +259,7 @@ mod tx {
     /// A process may post as many requests behind a full queue as its ring has entries, and rings
     /// once for all of them.
     #[test]
-    fn what_is_posted_behind_a_full_queue_is_sent_too() -> Result {
+    fn requests_posted_behind_full_send_queue_are_sent() -> Result {
         let (near, _far) = pair(Family::V4)?;
         let ring = rxe::RxeSendRing::new(8, 1, 0)?;
         let memory = ring.memory().clone();
@@ -303,7 +303,7 @@ mod tx {
     }
 
     #[test]
-    fn a_softirq_leaves_what_is_beyond_its_budget_to_the_work_item() -> Result {
+    fn softirq_send_beyond_budget_is_left_to_work_item() -> Result {
         let ((near, _far), (other, caller)) = (pair(Family::V4)?, pair(Family::V4)?);
         let rig = TxRig::new(near, &PARAMS)?;
         other.make_room(PLACES as usize * LEN * 2);
@@ -373,7 +373,7 @@ mod tx {
     /// Packets on the loopback interface arrive before the sender continues, unless another thread
     /// has to process them; hence several attempts.
     #[test]
-    fn who_is_asked_again_and_again_leaves_the_rest_to_the_work_item() -> Result {
+    fn repeated_reads_beyond_budget_are_left_to_work_item() -> Result {
         for _ in 0..50 {
             let sent = sent_by_one_call()?;
             assert!(sent <= BUDGET);
@@ -390,7 +390,7 @@ mod tx {
     const CRC: usize = 4;
 
     #[test]
-    fn reads_of_the_peer_and_requests_take_turns() -> Result {
+    fn inbound_reads_and_posted_requests_alternate() -> Result {
         let (near, far) = pair(Family::V4)?;
         let params = StreamParams {
             ird: 3,
@@ -465,7 +465,7 @@ mod tx {
     /// RFC 5041, section 4.3: each message of a queue has an MSN, the same in all its segments;
     /// 2^32 - 1 is followed by 0.
     #[test]
-    fn each_queue_numbers_its_messages_and_begins_anew() -> Result {
+    fn msn_starts_anew_per_queue_and_stream() -> Result {
         let (near, far) = pair(Family::V4)?;
         let params = StreamParams {
             ird: 3,
@@ -540,7 +540,7 @@ mod tx {
     }
 
     #[test]
-    fn stream_of_an_initiator_begins_with_its_features() -> Result {
+    fn initiator_stream_begins_with_features() -> Result {
         let (near, far) = pair(Family::V4)?;
         let (ours, theirs) = (
             Features {
@@ -709,14 +709,14 @@ mod tx {
     }
 
     #[test]
-    fn a_long_write_is_cut_into_full_fpdus() -> Result {
+    fn long_write_is_cut_into_full_fpdus() -> Result {
         write_long(&[LONG])?;
         write_long(&[300, LONG - 301, 1])
     }
 
     /// FPDUs that wait for room in TCP keep their length when the MULPDU changes (DDP-2).
     #[test]
-    fn what_was_cut_stays_as_it_was_cut() -> Result {
+    fn started_message_keeps_its_segmentation() -> Result {
         let (near, far) = pair(Family::V4)?;
         let rig = TxRig::new(near, &WITH_CRC)?;
         let want = rig.pattern()?;
@@ -800,7 +800,7 @@ mod tx {
     const SINK_TO: u64 = 0x9000;
 
     #[test]
-    fn a_long_response_is_cut_into_full_fpdus() -> Result {
+    fn long_read_response_is_cut_into_full_fpdus() -> Result {
         let (near, far) = pair(Family::V4)?;
         let rig = TxRig::new(near, &WITH_CRC)?;
         let (octets, want) = respond::<LONG_WIRE>(&rig, &far, LONG as usize)?;
@@ -812,7 +812,7 @@ mod tx {
 
     /// What is refused is not sent, and the Terminate quotes the Read from there on (RDMAP-47).
     #[test]
-    fn a_response_ends_where_its_source_does() -> Result {
+    fn read_response_ends_with_its_source() -> Result {
         const GOOD: usize = 2 * (SHORT as usize - 14);
         const PARTS: usize = 2 * (2 + 200 + 2 + CRC);
         // Header, error, length, and the headers of the Read Request.

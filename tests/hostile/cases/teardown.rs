@@ -267,7 +267,7 @@ fn half_close_while_the_device_sends(b: &mut Bench<'_>) -> Outcome {
 
 /// The last octets of the Send wait for room in TCP when the device has begun the Read. The device
 /// looks at least about once a second whether it owes something. On a slow machine that may fall
-/// outside of the pause; `what_was_packed_before_the_peers_end_is_sent` of KUnit always meets it.
+/// outside of the pause; `fpdus_packed_before_peer_fin_are_sent` of KUnit always meets it.
 fn half_close_while_a_read_waits_behind_a_send(b: &mut Bench<'_>) -> Outcome {
     for before in [350_000, 400_000] {
         let mut wire = b.begun()?;

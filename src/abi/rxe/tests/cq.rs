@@ -52,7 +52,7 @@ mod suite {
     }
 
     #[test]
-    fn a_completion_is_laid_out_as_the_library_reads_it() {
+    fn cqe_layout_is_that_of_the_library() {
         let entry = encode_cqe(&COMPLETION);
         assert_eq!(entry[..8], ID.to_ne_bytes());
         assert_eq!(entry[8..12], 0u32.to_ne_bytes());
@@ -67,7 +67,7 @@ mod suite {
     }
 
     #[test]
-    fn what_a_message_brought_comes_with_its_flag() {
+    fn cqe_flags_immediate_data_and_invalidated_key() {
         let octets = [0xa1, 0xa2, 0xa3, 0xa4];
         let key = u32::from_ne_bytes(octets);
         // IBV_WC_WITH_IMM and IBV_WC_WITH_INV.
@@ -85,7 +85,7 @@ mod suite {
     }
 
     #[test]
-    fn all_octets_of_immediate_data_are_there() {
+    fn cqe_holds_all_octets_of_immediate_data() {
         for (data, flags, rest) in [
             (*b"abcdefgh", 2 | 1 << 24, *b"efgh"),
             (*b"abcd\0\0\0\0", 2 | 1 << 24, [0; 4]),
@@ -104,7 +104,7 @@ mod suite {
     }
 
     #[test]
-    fn a_full_queue_is_left_as_it_is() -> Result {
+    fn full_cq_ring_is_unchanged_by_post() -> Result {
         let ring = RxeCqRing::new(4)?;
         for n in 0..3 {
             assert!(ring.post(n, &completion(n.into())));
@@ -124,7 +124,7 @@ mod suite {
     }
 
     #[test]
-    fn an_index_beyond_the_queue_makes_no_room_outside() -> Result {
+    fn cq_index_beyond_ring_makes_no_room_outside() -> Result {
         let ring = RxeCqRing::new(4)?;
         for index in [4, 8, 0x8000_0004, u32::MAX - 3] {
             // Equal to 0 modulo the size.
@@ -139,7 +139,7 @@ mod suite {
     }
 
     #[test]
-    fn a_completion_leaves_its_neighbours_alone() -> Result {
+    fn cqe_does_not_touch_neighbouring_entries() -> Result {
         let ring = RxeCqRing::new(4)?;
         assert!(ring.post(1, &COMPLETION));
         let (from, to) = (ring.0.at(0), ring.0.at(4));
@@ -153,7 +153,7 @@ mod suite {
     }
 
     #[test]
-    fn what_was_not_polled_moves_to_a_queue_of_another_size() -> Result {
+    fn unpolled_cqes_move_to_resized_ring() -> Result {
         let old = RxeCqRing::new(4)?;
         poll(&old, 3)?;
         for position in 3..6u32 {
@@ -222,7 +222,7 @@ mod suite {
     }
 
     #[test]
-    fn a_place_is_published_when_its_completion_is_whole() -> Result {
+    fn cqe_is_published_only_when_complete() -> Result {
         let queue = OwnedQueue::for_tests()?;
         let poller = Arc::pin_init(
             pin_init!(Poller {

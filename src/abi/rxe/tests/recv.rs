@@ -26,7 +26,7 @@ mod suite {
     }
 
     #[test]
-    fn nothing_is_taken_that_was_not_posted() -> Result {
+    fn unposted_receive_is_not_taken() -> Result {
         let ring = RxeRecvRing::new(4, 1)?;
         store(&ring.0, 0, &head(ID, 1))?;
         assert_eq!(taken(&ring, 0), None);
@@ -40,7 +40,7 @@ mod suite {
     }
 
     #[test]
-    fn elements_are_read_as_many_as_it_says() -> Result {
+    fn sge_count_limits_elements_read() -> Result {
         let ring = RxeRecvRing::new(2, MAX_SGE as u32)?;
         assert_eq!(ring.max_sge(), MAX_SGE as u32);
         let mut wr = RecvWr::default();
@@ -62,7 +62,7 @@ mod suite {
     }
 
     #[test]
-    fn no_element_of_a_list_comes_from_the_next_request() -> Result {
+    fn sge_list_does_not_reach_into_next_request() -> Result {
         // Elements of 64 octets, 24 of them for the list.
         let ring = RxeRecvRing::new(4, 1)?;
         assert_eq!(ring.max_sge(), 1);
@@ -77,7 +77,7 @@ mod suite {
     }
 
     #[test]
-    fn an_index_beyond_the_queue_adds_no_more_than_it_holds() -> Result {
+    fn producer_index_beyond_ring_adds_at_most_one_ring() -> Result {
         let ring = RxeRecvRing::new(4, 1)?;
         produce(&ring.0, u32::MAX)?;
         assert!(ring.holds(0, 3) && !ring.holds(0, 4));
@@ -91,7 +91,7 @@ mod suite {
     }
 
     #[test]
-    fn what_waits_moves_to_a_queue_of_another_size() -> Result {
+    fn posted_receives_move_to_resized_ring() -> Result {
         let old = RxeRecvRing::new(4, 1)?;
         // The positions wrap around the end of the queue.
         for position in 3..6 {
@@ -117,7 +117,7 @@ mod suite {
     }
 
     #[test]
-    fn what_does_not_fit_does_not_move() -> Result {
+    fn receives_that_do_not_fit_refuse_resize() -> Result {
         let old = RxeRecvRing::new(8, 1)?;
         produce(&old.0, 2)?;
         assert_eq!(old.copy_to(0, &RxeRecvRing::new(2, 1)?), Err(EINVAL));
@@ -128,7 +128,7 @@ mod suite {
     }
 
     #[test]
-    fn every_octet_of_a_request_may_be_anything() -> Result {
+    fn random_request_is_decoded_or_refused() -> Result {
         let ring = RxeRecvRing::new(2, 2)?;
         let mut wr = RecvWr::default();
         for position in 0..2000u32 {

@@ -82,7 +82,7 @@ mod suite {
     }
 
     #[test]
-    fn a_write_names_the_peers_buffer() -> Result {
+    fn write_request_carries_remote_address_and_key() -> Result {
         for (opcode, expected) in [
             (OP_WRITE, None),
             (OP_WRITE_WITH_IMM, Some([0xa1, 0xa2, 0xa3, 0xa4])),
@@ -96,7 +96,7 @@ mod suite {
     }
 
     #[test]
-    fn three_kinds_of_sends() -> Result {
+    fn send_opcodes_are_decoded() -> Result {
         let octets = [0xa1, 0xa2, 0xa3, 0xa4];
         let stag = Stag::new(u32::from_ne_bytes(octets));
         for (opcode, expected) in [
@@ -113,7 +113,7 @@ mod suite {
     }
 
     #[test]
-    fn a_read_never_invalidates_its_sink() -> Result {
+    fn read_request_does_not_invalidate_its_sink() -> Result {
         let SendOp::Read {
             stag,
             to,
@@ -128,7 +128,7 @@ mod suite {
     }
 
     #[test]
-    fn atomic_operations_have_their_key_behind_the_operands() -> Result {
+    fn atomic_request_key_follows_operands() -> Result {
         let (first, second) = (0xb1b1_b1b1_b0b0_b0b0, 0xb3b3_b3b3_b2b2_b2b2);
         let swap = AtomicOperation::CompareSwap {
             swap: second,
@@ -160,7 +160,7 @@ mod suite {
     }
 
     #[test]
-    fn what_is_done_on_the_spot_names_its_keys() -> Result {
+    fn local_invalidate_and_bind_requests_carry_their_keys() -> Result {
         let wr = taken(&head(OP_LOCAL_INV, SendFlags::empty(), 0))?;
         let SendOp::LocalInv { stag } = wr.op else {
             return Err(EINVAL);
@@ -178,7 +178,7 @@ mod suite {
     }
 
     #[test]
-    fn an_atomic_write_names_the_peers_buffer() -> Result {
+    fn atomic_write_request_carries_remote_address_and_key() -> Result {
         let mut head = head(OP_ATOMIC_WRITE, SendFlags::empty(), 0);
         head[LEN_AT..LEN_AT + 4].copy_from_slice(&8u32.to_ne_bytes());
         let wr = taken(&head)?;
@@ -208,7 +208,7 @@ mod suite {
     }
 
     #[test]
-    fn masked_operations_have_their_operands_in_the_list() -> Result {
+    fn masked_atomic_operands_are_in_the_sge_list() -> Result {
         let add = AtomicOperation::FetchAdd { add: 2, mask: 3 };
         let swap = AtomicOperation::CompareSwap {
             swap: 4,
@@ -269,7 +269,7 @@ mod suite {
     }
 
     #[test]
-    fn immediate_data_has_its_octets_in_the_list() -> Result {
+    fn immediate_data_octets_are_in_the_sge_list() -> Result {
         // The key of each element is 0 alone, 1 behind a Write.
         for (lengths, lkey, is_good) in [
             (&[0][..], 0, true),
@@ -326,7 +326,7 @@ mod suite {
     }
 
     #[test]
-    fn a_flush_has_a_range_and_no_payload() -> Result {
+    fn flush_request_has_range_and_no_payload() -> Result {
         for (bits, level) in [(1, FlushLevel::Range), (2, FlushLevel::Region)] {
             let wr = taken(&flush_of(bits, level as u8, 0))?;
             let SendOp::Flush(request) = wr.op else {
@@ -351,7 +351,7 @@ mod suite {
     }
 
     #[test]
-    fn no_other_opcode_can_be_posted() {
+    fn unknown_opcodes_are_refused() {
         // 10 is a Send with TSO; the kernel's opcodes begin at 0x20 and
         // 0xf0.
         let known = OP_WRITE..=OP_SEND_WITH_INV;
@@ -370,7 +370,7 @@ mod suite {
     }
 
     #[test]
-    fn flags_are_told_apart() -> Result {
+    fn send_flags_are_decoded_one_by_one() -> Result {
         for (flag, expected) in [
             (SendFlags::SIGNALED, [true, false, false]),
             (SendFlags::SOLICITED, [false, true, false]),
@@ -387,7 +387,7 @@ mod suite {
     }
 
     #[test]
-    fn elements_are_read_as_many_as_it_says() -> Result {
+    fn sge_count_limits_elements_read() -> Result {
         for count in 0..=MAX_SGE {
             let wr = taken(&head(OP_SEND, SendFlags::empty(), count as u32))?;
             assert!(are_sges(&wr.payload, count));
@@ -401,7 +401,7 @@ mod suite {
     }
 
     #[test]
-    fn no_element_of_a_list_comes_from_the_next_request() -> Result {
+    fn sge_list_does_not_reach_into_next_request() -> Result {
         // Elements of 256 octets, 48 of them for the list.
         let ring = RxeSendRing::new(4, 2, 0)?;
         assert_eq!((ring.max_sge(), ring.max_inline()), (3, 48));
@@ -424,7 +424,7 @@ mod suite {
     }
 
     #[test]
-    fn inline_octets_are_those_behind_the_front() -> Result {
+    fn inline_data_follows_request_header() -> Result {
         let mut expected = [0; MAX_INLINE];
         for (place, octets) in expected.chunks_exact_mut(SGE_LEN).enumerate() {
             octets.copy_from_slice(&sge(place));
@@ -441,7 +441,7 @@ mod suite {
     }
 
     #[test]
-    fn octets_without_a_list_are_inline_whatever_the_flag_says() -> Result {
+    fn octets_without_sge_list_are_inline_without_flag() -> Result {
         let mut request = inline(20);
         request[16..20].fill(0);
         assert_eq!(taken(&request)?.payload.inline().map(<[u8]>::len), Some(20));
@@ -458,7 +458,7 @@ mod suite {
     }
 
     #[test]
-    fn what_other_services_and_the_library_leave_behind_is_not_read() -> Result {
+    fn unused_request_fields_are_not_read() -> Result {
         // Of a Write: the address handle of an unreliable datagram, which a Write does not use, and
         // the state and the place in the list that rxe keeps.
         let request = head(OP_WRITE, SendFlags::SIGNALED, 2);
@@ -476,7 +476,7 @@ mod suite {
     }
 
     #[test]
-    fn what_was_taken_does_not_change_any_more() -> Result {
+    fn taken_request_is_not_changed_by_process() -> Result {
         let ring = ring()?;
         let wr = taken_at(&ring, 0, &head(OP_SEND, SendFlags::empty(), 3))?;
         let at = ring.0.at(0);
@@ -489,7 +489,7 @@ mod suite {
     }
 
     #[test]
-    fn an_index_beyond_the_queue_adds_no_more_than_it_holds() -> Result {
+    fn producer_index_beyond_ring_adds_at_most_one_ring() -> Result {
         let ring = RxeSendRing::new(8, 1, 0)?;
         assert_eq!(ring.posted(0), 0);
         for raw in [8, 0x100, 1 << 31, u32::MAX - 7] {
@@ -509,7 +509,7 @@ mod suite {
     }
 
     #[test]
-    fn places_are_used_again_and_positions_wrap() -> Result {
+    fn ring_entries_are_reused_and_positions_wrap() -> Result {
         let ring = RxeSendRing::new(4, 1, 0)?;
         for n in 0..10u32 {
             let position = 0xffff_fffbu32.wrapping_add(n);
@@ -527,7 +527,7 @@ mod suite {
     }
 
     #[test]
-    fn what_is_ours_in_the_header_is_written_and_never_read() -> Result {
+    fn kernel_fields_of_ring_header_are_never_read() -> Result {
         let ring = RxeSendRing::new(4, 2, 0)?;
         let field = |at| ring.memory().load_u32_acquire(at);
         assert_eq!(field(ELEMENT_SHIFT_AT), Some(8));
@@ -543,7 +543,7 @@ mod suite {
     }
 
     #[test]
-    fn every_octet_of_a_request_may_be_anything() -> Result {
+    fn random_request_is_decoded_or_refused() -> Result {
         let ring = RxeSendRing::new(2, 1, 0)?;
         let mut wr = SendWr::default();
         for position in 0..2000u32 {

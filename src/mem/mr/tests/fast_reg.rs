@@ -139,7 +139,7 @@ mod lists {
     }
 
     #[test]
-    fn a_list_is_taken_from_its_offset_on() -> Result {
+    fn fast_reg_list_starts_at_its_offset() -> Result {
         let rig = FastRegRig::new(4)?;
         let start = rig.memory.start().expose_provenance() as u64;
         // In the first page, at its end, and in the second page.
@@ -164,7 +164,7 @@ mod lists {
     }
 
     #[test]
-    fn a_piece_may_begin_anywhere_in_a_page_and_be_taken_from_anywhere() -> Result {
+    fn fast_reg_piece_and_offset_may_be_unaligned() -> Result {
         let rig = FastRegRig::new(4)?;
         // Pages in the wrong order.
         let pieces = [(PAGE_SIZE + 200, PAGE - 200), (0, 300)];
@@ -180,7 +180,7 @@ mod lists {
     }
 
     #[test]
-    fn an_offset_beyond_the_first_piece_maps_nothing() -> Result {
+    fn fast_reg_offset_beyond_first_piece_maps_nothing() -> Result {
         let rig = FastRegRig::new(4)?;
         let mut good = rig.list(&[(0, PAGE)], 0)?;
         assert_eq!(rig.mr.map_sg(&mut good.view()), Ok(1));
@@ -195,7 +195,7 @@ mod lists {
     }
 
     #[test]
-    fn the_greatest_list_is_taken_whole() -> Result {
+    fn longest_fast_reg_list_is_mapped_whole() -> Result {
         let rig = FastRegRig::new(MAX_FAST_REG_PAGES)?;
         let most = MAX_FAST_REG_PAGES as usize;
         // Alternates between two pages, so that no two pieces adjoin; one page more than the list
@@ -223,7 +223,7 @@ mod lists {
     }
 
     #[test]
-    fn a_list_with_an_offset_may_be_as_long() -> Result {
+    fn longest_fast_reg_list_may_have_an_offset() -> Result {
         let rig = FastRegRig::new(3)?;
         let mut list = rig.list(
             &[(0, PAGE), (PAGE_SIZE, PAGE), (0, PAGE), (PAGE_SIZE, PAGE)],
@@ -235,7 +235,7 @@ mod lists {
     }
 
     #[test]
-    fn of_a_piece_that_does_not_fit_as_much_is_taken_as_it_says() -> Result {
+    fn fast_reg_piece_beyond_capacity_is_mapped_in_part() -> Result {
         // The core omits the last page that would fit.
         let rig = FastRegRig::new(2)?;
         let mut list = rig.list(&[(0, 3 * PAGE)], 7)?;
@@ -255,7 +255,7 @@ mod lists {
     }
 
     #[test]
-    fn regions_have_one_page_at_least_and_not_too_many() -> Result {
+    fn fast_reg_region_size_is_limited() -> Result {
         let bench = Bench::new()?;
         for bad in [0, MAX_FAST_REG_PAGES + 1, u32::MAX] {
             let made = Mr::fast_reg(bench.pd.as_arc_borrow(), kernel_owned(), Shape::Pages, bad);
@@ -265,7 +265,7 @@ mod lists {
     }
 
     #[test]
-    fn the_consumer_chooses_the_address() -> Result {
+    fn fast_reg_address_is_chosen_by_consumer() -> Result {
         let rig = FastRegRig::new(2)?;
         let start = rig.memory.start().expose_provenance() as u64;
         let mut list = rig.list(&[(0, PAGE)], 100)?;
@@ -282,7 +282,7 @@ mod lists {
     }
 
     #[test]
-    fn pages_are_nobodys_before_they_are_registered() -> Result {
+    fn fast_reg_pages_are_inaccessible_before_registration() -> Result {
         let rig = FastRegRig::new(2)?;
         let key = rig.mr.region.stag();
         for _ in 0..2 {

@@ -135,7 +135,7 @@ mod windows {
     }
 
     #[test]
-    fn a_bound_window_is_what_was_asked_for() -> Result {
+    fn bound_window_has_requested_range_and_rights() -> Result {
         for kind in BOTH {
             let (window, region) = (window(kind)?, region(Access::NONE)?);
             assert_eq!(window.bind(STREAM, &BIND, Some(&region)), Ok(()));
@@ -156,7 +156,7 @@ mod windows {
     }
 
     #[test]
-    fn the_index_of_a_window_never_changes() -> Result {
+    fn window_bind_does_not_change_stag_index() -> Result {
         let (window, region) = (window(MwType::Two)?, region(Access::NONE)?);
         let elsewhere = Bind {
             key: Stag::new(0x0007_0099),
@@ -168,7 +168,7 @@ mod windows {
     }
 
     #[test]
-    fn nobody_binds_beyond_a_region_or_under_a_wrong_key() -> Result {
+    fn window_bind_needs_range_inside_region_and_right_key() -> Result {
         let (addr, len) = (BASE, 256);
         for bad in [
             Bind {
@@ -218,7 +218,7 @@ mod windows {
     }
 
     #[test]
-    fn a_window_gives_no_more_than_its_region_could() -> Result {
+    fn window_rights_are_limited_by_region() -> Result {
         let write = Access::LOCAL_WRITE;
         for (asked, needs, granted) in [
             (AccessFlags::REMOTE_READ, Access::NONE, Access::REMOTE_READ),
@@ -251,7 +251,7 @@ mod windows {
     }
 
     #[test]
-    fn domains_are_kept_apart() -> Result {
+    fn window_and_region_must_share_a_domain() -> Result {
         let foreign = PdId::new(4);
         let other = StreamId {
             pd: foreign,
@@ -272,7 +272,7 @@ mod windows {
     }
 
     #[test]
-    fn only_regions_that_say_so_have_windows() -> Result {
+    fn window_bind_needs_region_with_bind_right() -> Result {
         let window = window(MwType::Two)?;
         // A region that was registered without the right to bind.
         let region = region_of(Kind::User, PD, Access::NONE, memory()?)?;
@@ -292,7 +292,7 @@ mod windows {
     }
 
     #[test]
-    fn a_region_that_is_gone_has_no_windows() -> Result {
+    fn window_bind_to_deregistered_region_is_refused() -> Result {
         let (window, region) = (window(MwType::Two)?, region(Access::NONE)?);
         drop(region.body.revoke());
         assert_eq!(window.bind(STREAM, &BIND, Some(&region)), REFUSED);
@@ -358,7 +358,7 @@ mod windows {
     }
 
     #[test]
-    fn what_is_refused_waits_for_nobody() -> Result {
+    fn refused_window_change_does_not_wait_for_accesses() -> Result {
         let foreign = StreamId {
             pd: PdId::new(4),
             ..STREAM
@@ -380,7 +380,7 @@ mod windows {
     }
 
     #[test]
-    fn a_refused_window_is_never_counted() -> Result {
+    fn refused_window_bind_is_not_counted() -> Result {
         let window = window(MwType::One)?;
         let divisible = Divisible::try_new()?.fill(memory()?);
         let region = region_of(Kind::User, PdId::new(4), Access::NONE, divisible)?;
@@ -394,7 +394,7 @@ mod windows {
     }
 
     #[test]
-    fn type_1_is_bound_again_and_again() -> Result {
+    fn type_1_window_can_be_rebound() -> Result {
         let (window, region) = (window(MwType::One)?, region(Access::NONE)?);
         let other = self::region(Access::NONE)?;
         assert_eq!(window.bind(STREAM, &BIND, Some(&region)), Ok(()));
@@ -422,7 +422,7 @@ mod windows {
     }
 
     #[test]
-    fn type_2_is_bound_once_and_to_its_stream() -> Result {
+    fn type_2_window_is_bound_once_to_its_stream() -> Result {
         let (window, region) = (window(MwType::Two)?, region(Access::NONE)?);
         let nothing = Bind { len: 0, ..BIND };
         assert_eq!(window.bind(STREAM, &nothing, Some(&region)), REFUSED);
@@ -440,7 +440,7 @@ mod windows {
     }
 
     #[test]
-    fn an_invalidated_window_lets_go_of_its_region() -> Result {
+    fn invalidated_window_releases_its_region() -> Result {
         let (window, region) = (window(MwType::Two)?, region(Access::NONE)?);
         assert_eq!(window.bind(STREAM, &BIND, Some(&region)), Ok(()));
         assert_eq!(window.invalidate_remote(STREAM, BIND.key), Ok(()));
@@ -462,7 +462,7 @@ mod windows {
     }
 
     #[test]
-    fn each_binding_is_another_though_under_the_same_key() -> Result {
+    fn rebinding_with_same_key_is_a_new_binding() -> Result {
         for kind in BOTH {
             let (window, region) = (window(kind)?, region(Access::NONE)?);
             let binding = || window.try_access().map(|inside| inside.binding());
@@ -484,7 +484,7 @@ mod windows {
     }
 
     #[test]
-    fn a_region_stays_as_long_as_it_has_windows() -> Result {
+    fn region_with_windows_cannot_be_deregistered() -> Result {
         let (first, second) = (window(MwType::One)?, window(MwType::Two)?);
         let region = region(Access::NONE)?;
         for window in [&first, &second] {
@@ -503,7 +503,7 @@ mod windows {
     }
 
     #[test]
-    fn a_window_is_nothing_for_the_local_consumer() -> Result {
+    fn window_key_is_refused_for_local_access() -> Result {
         let (window, region) = (window(MwType::Two)?, region(Access::LOCAL_WRITE)?);
         assert_eq!(window.bind(STREAM, &BIND, Some(&region)), Ok(()));
         let used = window.check_local(BIND.key, PD, BIND.addr, 1, LocalUse::Source);

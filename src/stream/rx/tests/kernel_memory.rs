@@ -53,7 +53,7 @@ mod kernel_memory {
 
     /// The address has to be a multiple of 8, not the tagged offset (EXT-35).
     #[test]
-    fn an_atomic_is_aligned_by_its_address() -> Result {
+    fn atomic_alignment_is_checked_by_address() -> Result {
         const BASE: u64 = 0x1004;
         let rig = ConnRig::new()?;
         let target = Target::new(&rig.bench.pd, rig.qp.shared.serial, BASE)?;
@@ -76,7 +76,7 @@ mod kernel_memory {
     /// A peer invalidates a region of its stream's domain, and none that differs only in its domain
     /// (RDMAP-91, -93, -149, -160).
     #[test]
-    fn a_peer_takes_back_nothing_of_another_domain() -> Result {
+    fn remote_invalidate_of_other_domain_is_refused() -> Result {
         let rig = ConnRig::new()?;
         let other = Pd::new(rig.bench.rdma.regions.clone(), None)?;
         let (ours, foreign) = (
@@ -102,7 +102,7 @@ mod kernel_memory {
     /// Of the two Sends with Invalidate the one with Solicited Event, and only that, raises the
     /// event of a completion queue that is armed for such (RDMAP-84, -92).
     #[test]
-    fn a_solicited_invalidate_raises_the_event() -> Result {
+    fn solicited_invalidate_raises_completion_event() -> Result {
         let rig = ConnRig::new()?;
         let (plain, solicited) = (
             Target::new(&rig.bench.pd, rig.qp.shared.serial, 0)?,

@@ -312,7 +312,7 @@ mod rest {
     const SUCCESS: Option<WcStatus> = Some(WcStatus::Success);
 
     #[test]
-    fn each_part_is_placed_and_the_last_one_completes_the_message() -> Result {
+    fn each_part_is_placed_and_last_completes_message() -> Result {
         for params in [PARAMS, WITH_CRC] {
             for kind in KINDS {
                 let mut rig = RestRig::new(kind, &params)?;
@@ -366,7 +366,7 @@ mod rest {
 
     /// The message behind it is another one: the receiver knows that the first has ended.
     #[test]
-    fn immediate_data_tells_the_length_of_all_parts() -> Result {
+    fn immediate_data_reports_length_of_all_parts() -> Result {
         let mut rig = RestRig::new(MessageKind::Write, &PARAMS)?;
         rig.post_receive(5, &[])?;
         rig.parts(0..PARTS)?;
@@ -398,7 +398,7 @@ mod rest {
     }
 
     #[test]
-    fn a_damaged_part_ends_the_stream() -> Result {
+    fn part_with_bad_crc_ends_the_stream() -> Result {
         for kind in KINDS {
             let mut rig = RestRig::new(kind, &WITH_CRC)?;
             rig.parts(0..3)?;
@@ -421,7 +421,7 @@ mod rest {
     }
 
     #[test]
-    fn a_tagged_part_for_another_place_ends_the_stream() -> Result {
+    fn tagged_part_out_of_place_ends_the_stream() -> Result {
         let end = BASE + LEN as u64;
         for (kind, end) in [
             (MessageKind::Write, end),
@@ -440,7 +440,7 @@ mod rest {
     }
 
     #[test]
-    fn a_part_of_a_send_that_is_none_ends_the_stream() -> Result {
+    fn malformed_send_part_ends_the_stream() -> Result {
         let end = WHOLE as u64;
         refused(MessageKind::Send, OFFSET, |part| part.to = end)?;
         refused(MessageKind::Send, OFFSET, |part| part.to = u32::MAX.into())?;
@@ -452,7 +452,7 @@ mod rest {
     }
 
     #[test]
-    fn a_send_beyond_its_buffer_fails_the_receive() -> Result {
+    fn send_longer_than_buffer_fails_the_receive() -> Result {
         let mut rig = RestRig::new(MessageKind::Send, &PARAMS)?;
         rig.parts(0..2)?;
         rig.changed(2, |part| part.to = WHOLE as u64)?;
@@ -462,7 +462,7 @@ mod rest {
     }
 
     #[test]
-    fn a_response_brings_no_more_than_was_asked_for() -> Result {
+    fn read_response_longer_than_request_ends_the_stream() -> Result {
         let mut rig = RestRig::new(MessageKind::Response, &PARAMS)?;
         rig.parts(0..2)?;
         for _ in 0..3 {
@@ -477,7 +477,7 @@ mod rest {
 
     /// DDP-15: the sum of the parts of a Send is its length.
     #[test]
-    fn a_part_of_a_send_that_comes_twice_leaves_it_incomplete() -> Result {
+    fn repeated_send_part_leaves_message_incomplete() -> Result {
         let mut rig = RestRig::new(MessageKind::Send, &PARAMS)?;
         rig.parts(0..2)?;
         rig.part(1)?;
@@ -488,7 +488,7 @@ mod rest {
     }
 
     #[test]
-    fn parts_of_a_write_go_to_several_regions() -> Result {
+    fn write_parts_may_span_several_regions() -> Result {
         let mut rig = RestRig::new(MessageKind::Write, &PARAMS)?;
         let other = Target::new(&rig.rig.bench.pd, rig.rig.qp.shared.serial, BASE)?;
         for n in 0..PARTS {
@@ -506,7 +506,7 @@ mod rest {
 
     /// The empty first part is not checked, so the region used last is one that a receive used.
     #[test]
-    fn a_write_needs_the_right_to_the_region_used_last() -> Result {
+    fn cached_region_rights_are_checked_for_each_write() -> Result {
         let mut rig = RestRig::new(MessageKind::Write, &PARAMS)?;
         let (pd, qp) = (rig.rig.bench.pd.clone(), rig.rig.qp.shared.serial);
         rig.target = Target::of(&pd, qp, (BASE, LEN), AccessFlags::LOCAL_WRITE)?;
@@ -528,7 +528,7 @@ mod rest {
 
     /// The first part of each round is checked on its own, so an empty FPDU comes before it.
     #[test]
-    fn no_part_is_placed_once_the_region_is_gone() -> Result {
+    fn part_for_deregistered_region_is_not_placed() -> Result {
         let mut rig = RestRig::new(MessageKind::Write, &PARAMS)?;
         rig.parts(0..2)?;
         rig.expect(2, 2)?;
@@ -550,7 +550,7 @@ mod rest {
 
     /// A request with a fence that began before would find the region valid.
     #[test]
-    fn a_read_is_outstanding_until_its_sink_is_invalid() -> Result {
+    fn read_stays_outstanding_until_its_sink_is_invalidated() -> Result {
         let mut rig = RestRig::new(MessageKind::Write, &PARAMS)?;
         rig.kind = MessageKind::Response;
         rig.post_read(true)?;
@@ -583,7 +583,7 @@ mod rest {
 
     /// A request with a fence could begin before the fault ends the stream.
     #[test]
-    fn a_read_whose_sink_is_refused_stays_outstanding() -> Result {
+    fn read_with_refused_sink_stays_outstanding() -> Result {
         let rig = RestRig::new(MessageKind::Response, &PARAMS)?;
         let qp = &rig.rig.qp;
         let status = WcStatus::LocalProtection;
@@ -602,7 +602,7 @@ mod rest {
     }
 
     #[test]
-    fn a_send_to_several_elements_leaves_what_is_between() -> Result {
+    fn send_to_several_elements_leaves_gaps_untouched() -> Result {
         let mut rig = RestRig::new(MessageKind::Write, &PARAMS)?;
         rig.kind = MessageKind::Send;
         rig.post_receive(1, &[(0, 2 * PART), (3 * PART, 3 * PART)])?;
@@ -619,7 +619,7 @@ mod rest {
 
     /// A peer may send FPDUs as short as it likes.
     #[test]
-    fn short_parts_end_a_round_too() -> Result {
+    fn short_parts_use_up_the_receive_budget() -> Result {
         let mut rig = RestRig::new(MessageKind::Write, &PARAMS)?;
         for _ in 0..BUDGET_FPDUS + 1000 {
             rig.part(0)?;

@@ -175,7 +175,7 @@ mod schedule {
     };
 
     #[test]
-    fn who_waits_for_reads_and_who_does_not() -> Result {
+    fn only_fenced_and_read_requests_wait_for_outstanding_reads() -> Result {
         let rig = ScheduleRig::new(AccessFlags::empty())?;
         let qp = &rig.qp;
         // For each number of outstanding Reads (the limit is two): whether a Read, an atomic
@@ -209,7 +209,7 @@ mod schedule {
     }
 
     #[test]
-    fn request_that_a_read_completes_waits_for_the_limit() -> Result {
+    fn request_completed_by_read_waits_for_read_limit() -> Result {
         let rig = ScheduleRig::new(AccessFlags::empty())?;
         let qp = &rig.qp;
         let of = |op, signalled| SendWr {
@@ -264,7 +264,7 @@ mod schedule {
     }
 
     #[test]
-    fn flush_asks_for_what_the_peer_takes() -> Result {
+    fn flush_request_uses_types_of_the_peer() -> Result {
         let persistent = FlushRequest {
             placement: FlushPlacement::PERSISTENT,
             ..FLUSH
@@ -319,7 +319,7 @@ mod schedule {
     }
 
     #[test]
-    fn a_read_of_nothing_completes_the_write_before_it() -> Result {
+    fn zero_length_read_completes_preceding_write() -> Result {
         let rig = ScheduleRig::new(AccessFlags::empty())?;
         let slot = rig.slot()?;
         rig.qp.shared.await_confirmation(Some(slot));
@@ -331,7 +331,7 @@ mod schedule {
     }
 
     #[test]
-    fn who_waits_for_a_response_says_so_and_then_looks_again() -> Result {
+    fn read_wait_is_announced_before_second_check() -> Result {
         let rig = ScheduleRig::new(AccessFlags::empty())?;
         let qp = &rig.qp;
         // The Response arrived after the first check, so no other will end the wait.
@@ -342,7 +342,7 @@ mod schedule {
     }
 
     #[test]
-    fn a_response_goes_to_one_buffer_that_may_be_written() -> Result {
+    fn read_sink_is_one_writable_element() -> Result {
         let rig = ScheduleRig::new(AccessFlags::LOCAL_WRITE)?;
         let mut context = context();
         let mut sink = |list: &Payload| {
@@ -363,7 +363,7 @@ mod schedule {
     }
 
     #[test]
-    fn a_read_is_noted_before_it_goes_out() -> Result {
+    fn read_is_recorded_before_it_is_sent() -> Result {
         let rig = ScheduleRig::new(AccessFlags::LOCAL_WRITE)?;
         let mut context = context();
         for invalidate in [false, true] {
@@ -382,7 +382,7 @@ mod schedule {
     }
 
     #[test]
-    fn an_atomic_operation_wants_room_for_what_was_there() -> Result {
+    fn atomic_request_needs_eight_octets_for_original_value() -> Result {
         let rig = ScheduleRig::new(AccessFlags::LOCAL_WRITE)?;
         let mut context = context();
         let target = (Stag::ZERO, TaggedOffset::new(0));
@@ -404,7 +404,7 @@ mod schedule {
     }
 
     #[test]
-    fn an_operation_of_the_peer_is_carried_out_on_its_target_alone() -> Result {
+    fn inbound_atomic_changes_only_its_target() -> Result {
         let rig = ScheduleRig::new(AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_ATOMIC)?;
         rig.memory.copy_in(64, &[1u64, 10, 100])?;
         assert_eq!(rig.operate(72, ADD), Ok(Operated::Done(10)));
