@@ -97,7 +97,7 @@ verbs_case() {
 refused() {
 	EXTENSIONS=1 verbs_case rdma read_without_right
 	verbs_case rdma write_past_the_end
-	verbs_case waits not_at_all
+	verbs_case waits receive_wait_0_ends_the_stream
 	verbs_case sge send_with_unknown_key
 	verbs_case sge receive_with_unknown_key
 }

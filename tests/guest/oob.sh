@@ -32,7 +32,7 @@ time.sleep(600)' >"$TMP/taken" &
 	kill "$program"
 	wait "$program" || true
 	one oob both_ready_then_both_send "$IP4_B"
-	one ports nobody_can_bind_it_while_nothing_waits "$IP4_B"
+	one ports held_port_cannot_be_bound_while_idle "$IP4_B"
 }
 
 # Two devices of a namespace share the port, which is held until neither needs it.
@@ -43,14 +43,14 @@ two_devices_share_the_port() {
 	rdma link add two type "$TYPE" netdev two
 	one oob both_ready_then_both_send 10.71.99.1
 	setting - "$DEV_A" oob_port 0
-	one ports nobody_can_bind_it_while_nothing_waits 10.71.99.1
+	one ports held_port_cannot_be_bound_while_idle 10.71.99.1
 	setting - "$DEV_A" oob_port 24791
 	one oob both_ready_then_both_send "$IP4_B"
 	rdma link del two
-	one ports nobody_can_bind_it_while_nothing_waits "$IP4_B"
+	one ports held_port_cannot_be_bound_while_idle "$IP4_B"
 	# The port is held at addresses that are added later, too.
 	ip addr add 10.71.99.2/24 dev "$NET_A"
-	one ports nobody_can_bind_it_while_nothing_waits 10.71.99.2
+	one ports held_port_cannot_be_bound_while_idle 10.71.99.2
 	ip addr del 10.71.99.2/24 dev "$NET_A"
 	ip link del two
 }

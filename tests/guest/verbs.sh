@@ -30,7 +30,7 @@ other_device() {
 unloaded_while_many_wait() {
 	local before program
 	before=$(counter "$DEV_B" rx_receive_waits)
-	WAITERS=60 CASE=many_waits_cost_little "$VERBS_DIR/waits" "$IP4_B" &
+	WAITERS=60 CASE=many_waiting_queue_pairs_use_little_cpu "$VERBS_DIR/waits" "$IP4_B" &
 	program=$!
 	eventually 40 waits_begun $((before + 60)) || die 'too few wait'
 	kill -KILL "$program"

@@ -87,7 +87,7 @@ static void refused_body(struct attempt *t)
 	check(now_ms() - start < 5000 * slow, "only after %lld ms", (long long)(now_ms() - start));
 }
 
-static void nobody_listens(void)
+static void connect_without_listener_is_refused(void)
 {
 	struct attempt t = { 0 };
 
@@ -117,7 +117,7 @@ static bool is_failure(enum rdma_cm_event_type ev)
 	       ev == RDMA_CM_EVENT_CONNECT_ERROR;
 }
 
-static void silent_peer(void)
+static void silent_peer_times_out(void)
 {
 	struct attempt t;
 
@@ -126,7 +126,7 @@ static void silent_peer(void)
 	check(t.status == -ETIMEDOUT, "status %d", t.status);
 }
 
-static void half_an_answer(void)
+static void incomplete_reply_times_out(void)
 {
 	struct attempt t;
 
@@ -135,7 +135,7 @@ static void half_an_answer(void)
 	check(t.status == -ETIMEDOUT, "status %d", t.status);
 }
 
-static void rubbish_for_an_answer(void)
+static void malformed_reply_fails(void)
 {
 	static const char text[] = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n";
 	struct attempt t;
@@ -145,7 +145,7 @@ static void rubbish_for_an_answer(void)
 	check(t.status && t.status != -ECONNREFUSED, "status %d", t.status);
 }
 
-static void closed_instead_of_an_answer(void)
+static void close_instead_of_reply_fails(void)
 {
 	struct attempt t;
 
@@ -154,7 +154,7 @@ static void closed_instead_of_an_answer(void)
 	check(t.status, "status 0");
 }
 
-static void closed_in_the_answer(void)
+static void close_inside_reply_fails(void)
 {
 	struct attempt t;
 
@@ -164,7 +164,7 @@ static void closed_in_the_answer(void)
 }
 
 /* A Request as an answer: both sides are initiators. */
-static void a_request_for_an_answer(void)
+static void request_instead_of_reply_fails(void)
 {
 	struct attempt t;
 
@@ -173,7 +173,7 @@ static void a_request_for_an_answer(void)
 }
 
 /* Announces more private data than the maximum. */
-static void too_much_private_data_announced(void)
+static void reply_with_too_much_private_data_fails(void)
 {
 	struct attempt t;
 
@@ -182,7 +182,7 @@ static void too_much_private_data_announced(void)
 }
 
 /* A rejection by MPA, with private data, reported as a rejection. */
-static void rejected_by_the_peer(void)
+static void rejection_by_peer_is_reported(void)
 {
 	struct attempt t;
 
@@ -192,7 +192,7 @@ static void rejected_by_the_peer(void)
 }
 
 /* A peer that never answers does not delay another connection. */
-static void a_silent_peer_delays_nobody(void)
+static void silent_peer_delays_no_other_connect(void)
 {
 	struct tcp_peer peer;
 	struct attempt t = { 0 };
@@ -212,7 +212,7 @@ static void a_silent_peer_delays_nobody(void)
 }
 
 /* Two listeners on one address and port: the second fails. */
-static void address_in_use(void)
+static void second_listener_on_one_address_is_refused(void)
 {
 	struct rdma_event_channel *ch = rdma_create_event_channel();
 	struct sockaddr_storage addr;
@@ -235,7 +235,7 @@ static void address_in_use(void)
 }
 
 /* A plain TCP listener has the port: the RDMA listener fails. */
-static void port_taken_by_tcp(void)
+static void listen_on_port_used_by_tcp_is_refused(void)
 {
 	struct rdma_event_channel *ch = rdma_create_event_channel();
 	struct sockaddr_storage addr;
@@ -257,7 +257,7 @@ static void port_taken_by_tcp(void)
 }
 
 /* A port is free for another listener as soon as its listener is destroyed, repeatedly. */
-static void listen_again(void)
+static void port_is_free_after_listener_is_destroyed(void)
 {
 	struct rdma_event_channel *ch = rdma_create_event_channel();
 	struct sockaddr_storage addr;
@@ -274,7 +274,7 @@ static void listen_again(void)
 }
 
 /* Unaccepted requests end with their listener. */
-static void listener_goes_with_requests_waiting(void)
+static void pending_requests_end_with_their_listener(void)
 {
 	struct rdma_event_channel *lch = rdma_create_event_channel();
 	struct rdma_cm_id *lid;
@@ -303,7 +303,7 @@ static void listener_goes_with_requests_waiting(void)
 }
 
 /* A slow acceptor does not lose the connection. */
-static void a_slow_acceptor(void)
+static void slow_accept_keeps_the_connection(void)
 {
 	struct rdma_conn_param param = { .initiator_depth = 1, .responder_resources = 1 };
 	struct rdma_event_channel *lch = rdma_create_event_channel();
@@ -409,9 +409,9 @@ static void accepted_and(bool rejected, int second)
 	rdma_destroy_event_channel(ch);
 }
 
-static void accepted_twice(void) { accepted_and(false, 0); }
-static void accepted_with_two_queue_pairs(void) { accepted_and(false, 1); }
-static void accepted_and_rejected(void) { accepted_and(true, 0); }
+static void second_accept_does_no_harm(void) { accepted_and(false, 0); }
+static void second_accept_with_other_queue_pair_does_no_harm(void) { accepted_and(false, 1); }
+static void reject_after_accept_does_no_harm(void) { accepted_and(true, 0); }
 
 static bool prepare_all(struct attempt *t, uint8_t count, int port)
 {
@@ -460,7 +460,7 @@ static struct rdma_cm_id *request_with(struct rdma_event_channel *ch, uint8_t nu
 }
 
 /* Programs with many queue pairs match the n-th request with the peer's n-th queue pair. */
-static void requests_come_in_order(void)
+static void requests_are_reported_in_order(void)
 {
 	struct rdma_event_channel *lch = rdma_create_event_channel();
 	struct rdma_cm_id *lid;
@@ -486,7 +486,7 @@ static void requests_come_in_order(void)
  * backlog, which are collected and left without an answer, then one more than rdma_ucm keeps. They
  * would arrive even without progress after BACKLOG + 1 times 200 ms (listen.rs: ANSWER_WAIT_MS).
  */
-static void more_requests_than_the_backlog(void)
+static void requests_beyond_backlog_are_reported_later(void)
 {
 	struct rdma_event_channel *lch = rdma_create_event_channel();
 	struct rdma_cm_id *lid, *child[2 * BACKLOG + 1];
@@ -538,7 +538,7 @@ __attribute__((format(printf, 1, 2))) static bool shell(const char *format, ...)
  * The route to the peer exists when it is resolved, and is gone when TCP needs it: the event says
  * so.
  */
-static void the_way_is_gone(void)
+static void connect_without_route_is_reported(void)
 {
 	struct rdma_conn_param param = { .initiator_depth = 1, .responder_resources = 1 };
 	const char *netdev = getenv("NETDEV");
@@ -697,7 +697,7 @@ static void source_ports(int port, int other)
 	must(!test_failed());
 	two_servers_from_one_port(port, other);
 }
-static void the_clients_port(void) { with_servers(source_ports); }
+static void source_port_is_the_one_bound(void) { with_servers(source_ports); }
 
 /* Listens by TCP on the device's address. */
 static int tcp_listener(int port)
@@ -764,33 +764,33 @@ static void taken_source_ports(int port, int other)
 	attempt_end(&t);
 	write_text(reserved, "\n");
 }
-static void clients_port_taken_by_tcp(void) { with_servers(taken_source_ports); }
+static void source_port_used_by_tcp_is_refused(void) { with_servers(taken_source_ports); }
 
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
-	RUN(nobody_listens);
-	RUN(the_way_is_gone);
-	RUN(silent_peer);
-	RUN(half_an_answer);
-	RUN(rubbish_for_an_answer);
-	RUN(closed_instead_of_an_answer);
-	RUN(closed_in_the_answer);
-	RUN(a_request_for_an_answer);
-	RUN(too_much_private_data_announced);
-	RUN(rejected_by_the_peer);
-	RUN(a_silent_peer_delays_nobody);
-	RUN(address_in_use);
-	RUN(port_taken_by_tcp);
-	RUN(listen_again);
-	RUN(listener_goes_with_requests_waiting);
-	RUN(a_slow_acceptor);
-	RUN(accepted_twice);
-	RUN(accepted_with_two_queue_pairs);
-	RUN(accepted_and_rejected);
-	RUN(requests_come_in_order);
-	RUN(more_requests_than_the_backlog);
-	RUN(the_clients_port);
-	RUN(clients_port_taken_by_tcp);
+	RUN(connect_without_listener_is_refused);
+	RUN(connect_without_route_is_reported);
+	RUN(silent_peer_times_out);
+	RUN(incomplete_reply_times_out);
+	RUN(malformed_reply_fails);
+	RUN(close_instead_of_reply_fails);
+	RUN(close_inside_reply_fails);
+	RUN(request_instead_of_reply_fails);
+	RUN(reply_with_too_much_private_data_fails);
+	RUN(rejection_by_peer_is_reported);
+	RUN(silent_peer_delays_no_other_connect);
+	RUN(second_listener_on_one_address_is_refused);
+	RUN(listen_on_port_used_by_tcp_is_refused);
+	RUN(port_is_free_after_listener_is_destroyed);
+	RUN(pending_requests_end_with_their_listener);
+	RUN(slow_accept_keeps_the_connection);
+	RUN(second_accept_does_no_harm);
+	RUN(second_accept_with_other_queue_pair_does_no_harm);
+	RUN(reject_after_accept_does_no_harm);
+	RUN(requests_are_reported_in_order);
+	RUN(requests_beyond_backlog_are_reported_later);
+	RUN(source_port_is_the_one_bound);
+	RUN(source_port_used_by_tcp_is_refused);
 	return test_end();
 }

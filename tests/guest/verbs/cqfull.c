@@ -57,7 +57,7 @@ static void overflow(struct pair *p, struct pair *bystander)
 	must(reports_again(&p->a));
 }
 
-static void an_overflow_is_reported(void)
+static void cq_overflow_is_reported(void)
 {
 	struct pair_opts small = { .cq_depth = 4, .sq_depth = 64 };
 	struct pair p = { 0 }, bystander = { 0 };
@@ -69,7 +69,7 @@ static void an_overflow_is_reported(void)
 }
 
 /* The message is lost, so the stream ends, and the peer hears of that. */
-PAIR_CASE(a_receive_without_room_ends_the_stream, .cq_depth = 4)
+PAIR_CASE(receive_with_full_cq_ends_the_stream, .cq_depth = 4)
 {
 	struct ibv_sge sge;
 	struct ibv_send_wr wr;
@@ -99,7 +99,7 @@ PAIR_CASE(a_receive_without_room_ends_the_stream, .cq_depth = 4)
 }
 
 /* The queue holds as many completions as it reports. */
-PAIR_CASE(as_many_as_promised, .cq_depth = 64)
+PAIR_CASE(cq_holds_its_reported_size, .cq_depth = 64)
 {
 	struct ibv_context *ctx = p->a.id->verbs;
 	struct ibv_send_wr wr;
@@ -128,8 +128,8 @@ PAIR_CASE(as_many_as_promised, .cq_depth = 64)
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
-	RUN(an_overflow_is_reported);
-	RUN(a_receive_without_room_ends_the_stream);
-	RUN(as_many_as_promised);
+	RUN(cq_overflow_is_reported);
+	RUN(receive_with_full_cq_ends_the_stream);
+	RUN(cq_holds_its_reported_size);
 	return test_end();
 }

@@ -154,7 +154,7 @@ PAIR_CASE(send_and_receive)
 }
 
 /* The sink of a Read of ordinary memory. */
-PAIR_CASE(read_into_it)
+PAIR_CASE(dma_buf_is_sink_of_read)
 {
 	struct region from;
 	struct ibv_send_wr wr;
@@ -210,7 +210,7 @@ PAIR_CASE(atomics)
 }
 
 /* A part of the dma-buf, at another iova. */
-PAIR_CASE(a_part_under_another_address)
+PAIR_CASE(part_of_dma_buf_at_other_iova)
 {
 	const size_t offset = 5 * PAGE + 40, len = 3 * PAGE;
 	const uint64_t iova = 0x7000000000ULL + 40;
@@ -239,7 +239,7 @@ PAIR_CASE(a_part_under_another_address)
 	close(b.fd);
 }
 
-PAIR_CASE(what_is_refused)
+PAIR_CASE(invalid_dma_buf_registrations_are_refused)
 {
 	int file = memfd_create("no dma-buf", MFD_CLOEXEC);
 	const struct {
@@ -282,7 +282,7 @@ PAIR_CASE(what_is_refused)
 }
 
 /* A peer does not get a missing right, whatever the dma-buf allows. */
-PAIR_CASE(rights_are_kept)
+PAIR_CASE(access_rights_of_dma_buf_region_are_enforced)
 {
 	int status;
 
@@ -299,7 +299,7 @@ PAIR_CASE(rights_are_kept)
 }
 
 /* Registering a read-only descriptor does not give the right to write. */
-PAIR_CASE(a_descriptor_for_reading)
+PAIR_CASE(read_only_descriptor_allows_no_writes)
 {
 	struct dma_heap_allocation_data data = { .len = LEN, .fd_flags = O_RDONLY | O_CLOEXEC };
 	int heap = open("/dev/dma_heap/system", O_RDONLY | O_CLOEXEC), error;
@@ -325,7 +325,7 @@ PAIR_CASE(a_descriptor_for_reading)
 }
 
 /* The region needs neither the descriptor nor a mapping. */
-PAIR_CASE(the_memory_stays)
+PAIR_CASE(region_works_after_descriptor_is_closed)
 {
 	must(prepare(p, ALL_RIGHTS));
 	pattern_fill(remote.buf, LEN, 8);
@@ -388,7 +388,7 @@ PAIR_CASE(deregistered_under_traffic)
 	world_is_well();
 }
 
-PAIR_CASE(registered_anew)
+PAIR_CASE(reregistration_of_dma_buf_region)
 {
 	struct region other;
 	uint32_t old;
@@ -520,12 +520,12 @@ static void the_memory_does_not_move(struct pair *p, enum exporter_kind kind)
 	dmabuf_free(&buffer);
 }
 
-PAIR_CASE(memory_that_attaching_pins)
+PAIR_CASE(exporter_that_pins_in_attach)
 {
 	the_memory_does_not_move(p, EXPORTER_PINS_IN_ATTACH);
 }
 
-PAIR_CASE(memory_that_is_pinned)
+PAIR_CASE(exporter_that_pins_in_pin)
 {
 	the_memory_does_not_move(p, EXPORTER_PINS_IN_PIN);
 }
@@ -533,7 +533,7 @@ PAIR_CASE(memory_that_is_pinned)
 /*
  * An error of the exporter is returned, without a message in the kernel's log; no reference stays.
  */
-PAIR_CASE(exporters_that_fail)
+PAIR_CASE(exporter_errors_are_returned)
 {
 	const struct {
 		enum exporter_kind kind;
@@ -578,7 +578,7 @@ static void victim(struct pair *p)
 	}
 }
 
-static void the_process_dies(void)
+static void killed_process_releases_dma_buf(void)
 {
 	must(dmabuf_make(&buffer, LEN));
 	must(killed_in(victim));
@@ -590,21 +590,21 @@ static void the_process_dies(void)
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
-	RUN(the_process_dies);
+	RUN(killed_process_releases_dma_buf);
 	RUN(write_and_read);
 	RUN(send_and_receive);
-	RUN(read_into_it);
+	RUN(dma_buf_is_sink_of_read);
 	RUN(atomics);
-	RUN(a_part_under_another_address);
-	RUN(what_is_refused);
-	RUN(rights_are_kept);
-	RUN(a_descriptor_for_reading);
-	RUN(the_memory_stays);
+	RUN(part_of_dma_buf_at_other_iova);
+	RUN(invalid_dma_buf_registrations_are_refused);
+	RUN(access_rights_of_dma_buf_region_are_enforced);
+	RUN(read_only_descriptor_allows_no_writes);
+	RUN(region_works_after_descriptor_is_closed);
 	RUN(a_region_holds_the_dma_buf);
 	RUN(deregistered_under_traffic);
-	RUN(registered_anew);
-	RUN(memory_that_attaching_pins);
-	RUN(memory_that_is_pinned);
-	RUN(exporters_that_fail);
+	RUN(reregistration_of_dma_buf_region);
+	RUN(exporter_that_pins_in_attach);
+	RUN(exporter_that_pins_in_pin);
+	RUN(exporter_errors_are_returned);
 	return test_end();
 }

@@ -72,7 +72,7 @@ MANY_PAIRS(disconnect_by_the_passive_side, .srq = srq_make, .channels = true)
 	both_are_told(p);
 }
 
-MANY_PAIRS(error)
+MANY_PAIRS(modify_to_error)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
 
@@ -97,7 +97,7 @@ MANY_PAIRS(refused_write)
 }
 
 /* The QP is destroyed while Reads are under way. */
-MANY_PAIRS(destroyed)
+MANY_PAIRS(destroy_queue_pair)
 {
 	struct ibv_send_wr wr;
 	struct ibv_sge sge;
@@ -135,7 +135,7 @@ static void come_to_nothing(struct attempt *t, struct rdma_event_channel *listen
 		rdma_destroy_id(listener);
 }
 
-static void nobody_listens(void)
+static void connect_without_listener(void)
 {
 	for (int i = 0; i < count && !test_failed(); i++) {
 		struct attempt t = { 0 };
@@ -201,10 +201,10 @@ int main(int argc, char **argv)
 	RUN(killed); /* before this process has anything open itself */
 	RUN(disconnect);
 	RUN(disconnect_by_the_passive_side);
-	RUN(error);
+	RUN(modify_to_error);
 	RUN(refused_write);
-	RUN(destroyed);
-	RUN(nobody_listens);
+	RUN(destroy_queue_pair);
+	RUN(connect_without_listener);
 	RUN(rejected);
 	return test_end();
 }

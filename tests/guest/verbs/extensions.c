@@ -494,7 +494,7 @@ out:
 
 /* --- sizes ------------------------------------------------------------------------------------ */
 
-PAIR_CASE(lists_of_32_elements, .send_sge = 32, .recv_sge = 32)
+PAIR_CASE(sge_lists_of_32_elements, .send_sge = 32, .recv_sge = 32)
 {
 	struct ibv_sge from[32], to[32];
 	struct ibv_send_wr wr;
@@ -589,7 +589,7 @@ PAIR_CASE(resized_completion_queue, .cq_depth = 63, .sq_depth = 200)
 	must(expect_no_wc(p->a.send_cq, 20));
 }
 
-PAIR_CASE(completion_queue_too_small_for_what_it_holds, .cq_depth = 255, .sq_depth = 200)
+PAIR_CASE(resize_cq_below_its_completions_is_refused, .cq_depth = 255, .sq_depth = 200)
 {
 	struct ibv_device_attr device;
 	struct ibv_sge sge;
@@ -654,7 +654,7 @@ static bool finished(struct ibv_cq *cq, uint64_t id, enum ibv_wc_opcode opcode, 
 	return good;
 }
 
-PAIR_CASE(newer_ways_to_post_and_poll, .send_ops = SEND_OPS, .cq_ex = true, .inline_data = 128)
+PAIR_CASE(extended_post_and_poll_calls, .send_ops = SEND_OPS, .cq_ex = true, .inline_data = 128)
 {
 	struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(p->a.qp);
 	uint64_t at;
@@ -726,10 +726,10 @@ int main(int argc, char **argv)
 	RUN(empty_send_with_immediate_data_without_a_receive);
 	RUN(send_with_immediate_data_is_refused);
 	RUN(send_with_immediate_data_by_setting);
-	RUN(lists_of_32_elements);
+	RUN(sge_lists_of_32_elements);
 	RUN(inline_sends);
 	RUN(resized_completion_queue);
-	RUN(completion_queue_too_small_for_what_it_holds);
-	RUN(newer_ways_to_post_and_poll);
+	RUN(resize_cq_below_its_completions_is_refused);
+	RUN(extended_post_and_poll_calls);
 	return test_end();
 }

@@ -94,7 +94,7 @@ PAIR_CASE(destroy_while_connected)
 }
 
 /* Destroying a QP discards the completions of its requests: their memory may be freed already. */
-PAIR_CASE(destroy_says_nothing)
+PAIR_CASE(destroy_discards_completions)
 {
 	struct ibv_wc wc;
 
@@ -233,7 +233,7 @@ int main(int argc, char **argv)
 	RUN(both_disconnect);
 	RUN(modify_to_error);
 	RUN(destroy_while_connected);
-	RUN(destroy_says_nothing);
+	RUN(destroy_discards_completions);
 	RUN(destroy_id_while_connected);
 	RUN(sends_before_a_disconnect_arrive);
 	RUN(writer_disconnects_in_the_middle);

@@ -265,7 +265,7 @@ static void not_by_another_user_body(struct attempt *t, struct other *connects, 
  * Another user's process does not get the queue pair for its own connection, and does not disturb
  * it. The first case, since these processes must not inherit a device that the library has opened.
  */
-static void not_by_another_user(void)
+static void queue_pair_is_not_found_by_another_user(void)
 {
 	struct other connects, accepts;
 	struct attempt t = { 0 };
@@ -284,7 +284,7 @@ static void not_by_another_user(void)
  * A child that a process forks after it has made the queue pair, as a daemon does, can use it all
  * the same.
  */
-static void by_a_child(void)
+static void queue_pair_is_found_by_forked_child(void)
 {
 	struct attempt t = { 0 };
 	struct other child;
@@ -312,7 +312,7 @@ static void while_the_answer_waits(struct creation *c, uint32_t last, int fd)
  * A queue pair cannot be found while it is being made, however long its answer waits in the
  * process's memory.
  */
-static void not_before_it_is_made(void)
+static void queue_pair_is_not_found_during_creation(void)
 {
 	struct creation c = { 0 };
 	struct attempt t = { 0 };
@@ -348,7 +348,7 @@ out:
  * A queue pair whose creation failed cannot be found either; a leftover reference would block the
  * removal of the device.
  */
-static void not_if_it_was_not_made(void)
+static void queue_pair_is_not_found_after_failed_creation(void)
 {
 	struct creation c = { 0 };
 	struct attempt t = { 0 };
@@ -370,9 +370,9 @@ static void not_if_it_was_not_made(void)
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
-	RUN(not_by_another_user);
-	RUN(by_a_child);
-	RUN(not_before_it_is_made);
-	RUN(not_if_it_was_not_made);
+	RUN(queue_pair_is_not_found_by_another_user);
+	RUN(queue_pair_is_found_by_forked_child);
+	RUN(queue_pair_is_not_found_during_creation);
+	RUN(queue_pair_is_not_found_after_failed_creation);
 	return test_end();
 }

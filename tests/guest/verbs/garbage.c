@@ -276,7 +276,7 @@ static void all_flags(void) { completes(all_flags_sqe); }
 static void read_with_local_invalidate(void) { completes(read_with_local_invalidate_sqe); }
 
 /* An entry of a QP that was never connected. */
-static void on_an_idle_queue_pair(void)
+static void doorbell_of_idle_queue_pair(void)
 {
 	struct queues q = { 0 };
 	struct ibv_context *ctx = test_context();
@@ -420,7 +420,7 @@ int main(int argc, char **argv)
 	RUN(key_of_the_peer);
 	RUN(read_of_two_elements);
 	RUN(all_flags);
-	RUN(on_an_idle_queue_pair);
+	RUN(doorbell_of_idle_queue_pair);
 	RUN(random_send_queue);
 	RUN(random_receive_queue);
 	RUN(random_completion_queue);

@@ -92,7 +92,7 @@ static void each_status_of_pair(struct pair *p)
 	must(rules(""));
 }
 
-static void each_status(void)
+static void status_of_request_is_that_of_the_rule(void)
 {
 	struct pair_opts opts = { 0 };
 
@@ -106,7 +106,7 @@ static void each_status(void)
 	}
 }
 
-PAIR_CASE(quiet_status_is_not_seen_by_the_peer, 0)
+PAIR_CASE(quiet_status_leaves_the_peer_in_rts, 0)
 {
 	struct ibv_wc wc;
 
@@ -145,11 +145,11 @@ static void ends_stream(struct pair *p, const char *action, uint32_t peer, bool 
 	must(rules(""));
 }
 
-PAIR_CASE(terminate_is_the_one_of_the_rule, 0) { ends_stream(p, "terminate=0x11203", 0x11203, false); }
-PAIR_CASE(reset_is_one, 0) { ends_stream(p, "reset", 0, true); }
-PAIR_CASE(fin_is_one, 0) { ends_stream(p, "fin", 0, false); }
+PAIR_CASE(terminate_has_the_code_of_the_rule, 0) { ends_stream(p, "terminate=0x11203", 0x11203, false); }
+PAIR_CASE(reset_action_resets_the_connection, 0) { ends_stream(p, "reset", 0, true); }
+PAIR_CASE(fin_action_sends_fin, 0) { ends_stream(p, "fin", 0, false); }
 
-PAIR_CASE(only_what_a_rule_is_about_counts, 0)
+PAIR_CASE(rule_counts_only_matching_requests, 0)
 {
 	struct ibv_wc wc;
 
@@ -167,7 +167,7 @@ PAIR_CASE(only_what_a_rule_is_about_counts, 0)
 }
 
 /* By port: every hundredth of this stream, twice as many on it as in it. */
-PAIR_CASE(each_stream_counts_by_itself, 0)
+PAIR_CASE(rule_counts_per_stream, 0)
 {
 	struct ibv_wc wc;
 
@@ -215,7 +215,7 @@ static bool all_done(struct ibv_cq *cq, uint64_t from, uint64_t to)
 
 #define HELD 200
 
-PAIR_CASE(delayed_request_is_late_and_those_behind_it, 0)
+PAIR_CASE(delayed_request_delays_later_ones, 0)
 {
 	int64_t begun;
 
@@ -234,7 +234,7 @@ PAIR_CASE(delayed_request_is_late_and_those_behind_it, 0)
 }
 
 /* Neither requests nor answers are sent, until the rule goes. */
-PAIR_CASE(silent_end_sends_nothing, 0)
+PAIR_CASE(silent_queue_pair_sends_nothing, 0)
 {
 	struct ibv_sge sge;
 	struct ibv_send_wr wr;
@@ -257,7 +257,7 @@ PAIR_CASE(silent_end_sends_nothing, 0)
 }
 
 /* A queue pair that a rule holds goes like any other. */
-PAIR_CASE(silent_ends_are_destroyed, 0)
+PAIR_CASE(silent_queue_pairs_can_be_destroyed, 0)
 {
 	struct ibv_wc wc;
 
@@ -342,7 +342,7 @@ static void corrupted_crc_is_noticed(struct pair *p)
 static void corrupted_crc(void) { with_pair_set("crc", 1, corrupted_crc_is_noticed); }
 
 /* The peer has got it, but its completion is late, and so are those behind it. */
-PAIR_CASE(completion_is_late_and_those_behind_it, 0)
+PAIR_CASE(delayed_completion_delays_later_ones, 0)
 {
 	int64_t begun;
 
@@ -361,7 +361,7 @@ PAIR_CASE(completion_is_late_and_those_behind_it, 0)
 	must(rules(""));
 }
 
-PAIR_CASE(completion_comes_when_its_rule_goes, 0)
+PAIR_CASE(held_completion_comes_when_rule_is_removed, 0)
 {
 	must(prepare(p));
 	must(rules("qp=%u on=complete nth=2 do=silent", p->a.qp->qp_num));
@@ -376,7 +376,7 @@ PAIR_CASE(completion_comes_when_its_rule_goes, 0)
 }
 
 /* The peer has got what has failed. */
-PAIR_CASE(request_that_is_done_fails, 0)
+PAIR_CASE(sent_request_completes_with_injected_error, 0)
 {
 	struct ibv_wc wc;
 
@@ -394,7 +394,7 @@ PAIR_CASE(request_that_is_done_fails, 0)
 	must(rules(""));
 }
 
-PAIR_CASE(read_that_is_answered_fails, 0)
+PAIR_CASE(answered_read_completes_with_injected_error, 0)
 {
 	struct ibv_wc wc;
 
@@ -410,7 +410,7 @@ PAIR_CASE(read_that_is_answered_fails, 0)
 }
 
 /* The Read before it is done later than the Write is sent. */
-PAIR_CASE(only_the_completion_of_the_request_changes, 0)
+PAIR_CASE(injected_completion_error_leaves_earlier_read, 0)
 {
 	struct ibv_wc wc;
 
@@ -435,7 +435,7 @@ PAIR_CASE(queue_pair_with_a_held_completion_is_destroyed, 0)
 	must(rules(""));
 }
 
-PAIR_CASE(delayed_message_is_late_and_those_behind_it, 0)
+PAIR_CASE(delayed_message_delays_later_ones, 0)
 {
 	int64_t begun;
 
@@ -450,7 +450,7 @@ PAIR_CASE(delayed_message_is_late_and_those_behind_it, 0)
 }
 
 /* A Read of the peer is one of its messages. */
-PAIR_CASE(read_of_the_peer_is_answered_late, 0)
+PAIR_CASE(delayed_inbound_read_is_answered_late, 0)
 {
 	int64_t begun;
 
@@ -462,7 +462,7 @@ PAIR_CASE(read_of_the_peer_is_answered_late, 0)
 	must(rules(""));
 }
 
-PAIR_CASE(silent_end_takes_nothing, 0)
+PAIR_CASE(silent_receiver_takes_no_message, 0)
 {
 	must(prepare(p));
 	must(rules("qp=%u on=recv nth=2 do=silent", p->b.qp->qp_num));
@@ -471,7 +471,7 @@ PAIR_CASE(silent_end_takes_nothing, 0)
 	others_work(p);
 }
 
-PAIR_CASE(receive_fails_with_the_status, 0)
+PAIR_CASE(receive_completes_with_injected_status, 0)
 {
 	struct ibv_wc wc;
 
@@ -508,7 +508,7 @@ PAIR_CASE(reset_before_a_message, 0) { ends_before_message(p, "reset", 0); }
 PAIR_CASE(fin_before_a_message, 0) { ends_before_message(p, "fin", 0); }
 
 /* Its receive is posted, and is found when the message looks again. */
-PAIR_CASE(message_finds_no_receive_at_first, 0)
+PAIR_CASE(no_receive_action_makes_message_wait, 0)
 {
 	long waits = device_counter(p->b.id->verbs, "rx_receive_waits");
 
@@ -535,13 +535,13 @@ static void message_that_may_not_wait_finds_no_receive(struct pair *p)
 	must(rules(""));
 }
 
-static void without_receive_wait(void)
+static void no_receive_action_without_receive_wait_ends_the_stream(void)
 {
 	with_pair_set("receive_wait", 0, message_that_may_not_wait_finds_no_receive);
 }
 
 /* By the name of the process that made the queue pair, and counted on all streams together. */
-PAIR_CASE(rules_of_a_process_count_for_the_device, 0)
+PAIR_CASE(rules_written_by_process_apply_to_device, 0)
 {
 	struct ibv_sge sge;
 	struct ibv_send_wr wr;
@@ -561,7 +561,7 @@ PAIR_CASE(rules_of_a_process_count_for_the_device, 0)
 	must(rules(""));
 }
 
-static void bad_rules_change_nothing(void)
+static void invalid_rules_are_refused(void)
 {
 	static const char *const bad[] = {
 		"do=explode", "nth=0 do=reset", "qp=1", "qp=1 qp=2 do=fin", "nth=1 do=fin\nx do=fin",
@@ -589,7 +589,7 @@ static void bad_rules_change_nothing(void)
 }
 
 /* The file's mode would permit it. */
-static void without_capability_no_rules(void)
+static void rules_need_the_capability(void)
 {
 	must(needs_net_admin(test_context(), "inject", "do=reset"));
 	check(!strcmp(shown_rules(), "\n"), "%s", shown_rules());
@@ -601,36 +601,36 @@ int main(int argc, char **argv)
 	if (!test_context())
 		return test_cannot_start();
 	rxe = has_extensions();
-	RUN(each_status);
-	RUN(quiet_status_is_not_seen_by_the_peer);
-	RUN(terminate_is_the_one_of_the_rule);
-	RUN(reset_is_one);
-	RUN(fin_is_one);
-	RUN(only_what_a_rule_is_about_counts);
-	RUN(each_stream_counts_by_itself);
-	RUN(delayed_request_is_late_and_those_behind_it);
-	RUN(silent_end_sends_nothing);
-	RUN(silent_ends_are_destroyed);
+	RUN(status_of_request_is_that_of_the_rule);
+	RUN(quiet_status_leaves_the_peer_in_rts);
+	RUN(terminate_has_the_code_of_the_rule);
+	RUN(reset_action_resets_the_connection);
+	RUN(fin_action_sends_fin);
+	RUN(rule_counts_only_matching_requests);
+	RUN(rule_counts_per_stream);
+	RUN(delayed_request_delays_later_ones);
+	RUN(silent_queue_pair_sends_nothing);
+	RUN(silent_queue_pairs_can_be_destroyed);
 	RUN(slow_stream_keeps_its_rate);
 	RUN(corrupted_payload_is_delivered);
 	RUN(corrupted_crc);
-	RUN(completion_is_late_and_those_behind_it);
-	RUN(completion_comes_when_its_rule_goes);
-	RUN(request_that_is_done_fails);
-	RUN(read_that_is_answered_fails);
-	RUN(only_the_completion_of_the_request_changes);
+	RUN(delayed_completion_delays_later_ones);
+	RUN(held_completion_comes_when_rule_is_removed);
+	RUN(sent_request_completes_with_injected_error);
+	RUN(answered_read_completes_with_injected_error);
+	RUN(injected_completion_error_leaves_earlier_read);
 	RUN(queue_pair_with_a_held_completion_is_destroyed);
-	RUN(delayed_message_is_late_and_those_behind_it);
-	RUN(read_of_the_peer_is_answered_late);
-	RUN(silent_end_takes_nothing);
-	RUN(receive_fails_with_the_status);
+	RUN(delayed_message_delays_later_ones);
+	RUN(delayed_inbound_read_is_answered_late);
+	RUN(silent_receiver_takes_no_message);
+	RUN(receive_completes_with_injected_status);
 	RUN(terminate_before_a_message);
 	RUN(reset_before_a_message);
 	RUN(fin_before_a_message);
-	RUN(message_finds_no_receive_at_first);
-	RUN(without_receive_wait);
-	RUN(rules_of_a_process_count_for_the_device);
-	RUN(bad_rules_change_nothing);
-	RUN(without_capability_no_rules);
+	RUN(no_receive_action_makes_message_wait);
+	RUN(no_receive_action_without_receive_wait_ends_the_stream);
+	RUN(rules_written_by_process_apply_to_device);
+	RUN(invalid_rules_are_refused);
+	RUN(rules_need_the_capability);
 	return test_end();
 }

@@ -193,7 +193,7 @@ SERVER_CASE(connection_fails)
 }
 
 /* A rule for another program, queue pair or peer leaves it alone. */
-SERVER_CASE(only_connections_that_a_rule_is_about_fail)
+SERVER_CASE(connect_rule_fails_only_matching_connections)
 {
 	/* A queue pair that is gone when the other connection is made. */
 	must(attempt_prepare(&t, server.port));
@@ -205,7 +205,7 @@ SERVER_CASE(only_connections_that_a_rule_is_about_fail)
 }
 
 /* Until the rule goes. Another listener is asked meanwhile. */
-SERVER_CASE(dropped_request_is_asked_when_its_rule_goes)
+SERVER_CASE(dropped_request_is_reported_when_rule_is_removed)
 {
 	must(rules("on=request port=%d nth=1 do=drop-reply", server.port));
 	must(attempt_start(&t, server.port) && silent(server.ch) && silent(t.ch) && hit_once());
@@ -214,7 +214,7 @@ SERVER_CASE(dropped_request_is_asked_when_its_rule_goes)
 }
 
 /* A request that is held holds up none behind it. */
-SERVER_CASE(dropped_request_keeps_none_waiting)
+SERVER_CASE(dropped_request_delays_no_later_ones)
 {
 	struct attempt first;
 
@@ -224,7 +224,7 @@ SERVER_CASE(dropped_request_keeps_none_waiting)
 	attempt_end(&first);
 }
 
-SERVER_CASE(dropped_reply_comes_when_its_rule_goes)
+SERVER_CASE(dropped_reply_is_sent_when_rule_is_removed)
 {
 	must(rules("on=connect port=%d nth=1 do=drop-reply", server.port));
 	must(attempt_start(&t, server.port) && accepted() && silent(t.ch) && hit_once());
@@ -331,10 +331,10 @@ int main(int argc, char **argv)
 	RUN(accepted_connection_is_rejected_with_data);
 	RUN(peer_is_unreachable);
 	RUN(connection_fails);
-	RUN(only_connections_that_a_rule_is_about_fail);
-	RUN(dropped_request_is_asked_when_its_rule_goes);
-	RUN(dropped_request_keeps_none_waiting);
-	RUN(dropped_reply_comes_when_its_rule_goes);
+	RUN(connect_rule_fails_only_matching_connections);
+	RUN(dropped_request_is_reported_when_rule_is_removed);
+	RUN(dropped_request_delays_no_later_ones);
+	RUN(dropped_reply_is_sent_when_rule_is_removed);
 	RUN(dropped_reply_makes_the_peer_unreachable);
 	RUN(request_is_slow);
 	RUN(reply_is_slow);

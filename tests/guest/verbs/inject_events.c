@@ -138,7 +138,7 @@ static void each_event_at_a_request(void) { each_event_at("send"); }
 static void each_event_at_a_completion(void) { each_event_at("complete"); }
 static void each_event_at_a_message(void) { each_event_at("recv"); }
 
-PAIR_CASE(event_of_a_completion_comes_behind_it, 0)
+PAIR_CASE(event_of_completion_follows_it, 0)
 {
 	struct ibv_wc wc;
 
@@ -152,7 +152,7 @@ PAIR_CASE(event_of_a_completion_comes_behind_it, 0)
 }
 
 /* None is lost, and they keep their order. */
-PAIR_CASE(each_hit_is_an_event, 0)
+PAIR_CASE(each_hit_of_rule_raises_an_event, 0)
 {
 	struct ibv_context *ctx = p->a.id->verbs;
 	struct ibv_wc wc;
@@ -226,8 +226,8 @@ int main(int argc, char **argv)
 	RUN(each_event_at_a_request);
 	RUN(each_event_at_a_completion);
 	RUN(each_event_at_a_message);
-	RUN(event_of_a_completion_comes_behind_it);
-	RUN(each_hit_is_an_event);
+	RUN(event_of_completion_follows_it);
+	RUN(each_hit_of_rule_raises_an_event);
 	RUN(port_fails_and_comes_back);
 	RUN(queue_pair_with_events_is_destroyed);
 	return test_end();

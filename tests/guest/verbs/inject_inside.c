@@ -110,7 +110,7 @@ static void write_ends_inside(void) { each_end_inside(IBV_WR_RDMA_WRITE); }
 static void send_ends_inside(void) { each_end_inside(IBV_WR_SEND); }
 
 /* The rest comes when the rule goes; meanwhile no Read of the peer is answered. */
-PAIR_CASE(silent_end_stops_inside, 0)
+PAIR_CASE(silent_queue_pair_stops_inside_message, 0)
 {
 	struct ibv_sge sge;
 	struct ibv_send_wr wr;
@@ -138,7 +138,7 @@ PAIR_CASE(silent_end_stops_inside, 0)
 	must(rules(""));
 }
 
-PAIR_CASE(rest_of_a_message_is_late, 0)
+PAIR_CASE(delayed_rest_of_message_is_late, 0)
 {
 	int64_t begun;
 	struct ibv_wc wc;
@@ -156,7 +156,7 @@ PAIR_CASE(rest_of_a_message_is_late, 0)
 }
 
 /* No longer ones are sent: nothing is counted. Reads bring no payload. */
-PAIR_CASE(shorter_messages_do_not_stop, 0)
+PAIR_CASE(messages_shorter_than_offset_do_not_stop, 0)
 {
 	struct ibv_wc wc;
 
@@ -220,7 +220,7 @@ PAIR_CASE(posted_request_fails_before_its_fence, 0)
  * Each of six requests is counted once as posted and once as sent, although one is held at each
  * point, and the fourth waits for the Read before it, which is answered late.
  */
-PAIR_CASE(posted_request_is_asked_about_once, 0)
+PAIR_CASE(posted_request_is_counted_once_per_point, 0)
 {
 	uint32_t a = p->a.qp->qp_num;
 	struct ibv_sge sge;
@@ -279,12 +279,12 @@ int main(int argc, char **argv)
 	rxe = has_extensions();
 	RUN(write_ends_inside);
 	RUN(send_ends_inside);
-	RUN(silent_end_stops_inside);
-	RUN(rest_of_a_message_is_late);
-	RUN(shorter_messages_do_not_stop);
+	RUN(silent_queue_pair_stops_inside_message);
+	RUN(delayed_rest_of_message_is_late);
+	RUN(messages_shorter_than_offset_do_not_stop);
 	RUN(queue_pair_that_stops_inside_is_destroyed);
 	RUN(posted_request_fails_before_its_fence);
-	RUN(posted_request_is_asked_about_once);
+	RUN(posted_request_is_counted_once_per_point);
 	RUN(posted_request_ends_the_stream);
 	return test_end();
 }

@@ -199,7 +199,7 @@ static void each_verb_fails_with_the_error(void)
 	must(rules(""));
 }
 
-static void errors_are_those_of_the_rules(void)
+static void verb_fails_with_each_error_of_a_rule(void)
 {
 	static const struct {
 		const char *name;
@@ -227,7 +227,7 @@ static void errors_are_those_of_the_rules(void)
 }
 
 /* By the name of the process, and by the queue pair if the verb names one. */
-static void only_what_a_rule_is_about_fails(void)
+static void verb_rule_fails_only_matching_calls(void)
 {
 	const char *name = program_invocation_short_name;
 	struct ibv_qp_attr error = { .qp_state = IBV_QPS_ERR }, reset = { .qp_state = IBV_QPS_RESET };
@@ -325,8 +325,8 @@ int main(int argc, char **argv)
 	if (!test_context() || !prepare())
 		return test_cannot_start();
 	RUN(each_verb_fails_with_the_error);
-	RUN(errors_are_those_of_the_rules);
-	RUN(only_what_a_rule_is_about_fails);
+	RUN(verb_fails_with_each_error_of_a_rule);
+	RUN(verb_rule_fails_only_matching_calls);
 	RUN(connect_fails_with_the_error);
 	RUN(accept_fails_with_the_error);
 	RUN(world_is_well);

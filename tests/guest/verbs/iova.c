@@ -74,12 +74,12 @@ static void remote_use(struct pair *p, uint64_t iova)
 }
 
 PAIR_CASE(zero_based) { remote_use(p, 0); }
-PAIR_CASE(low) { remote_use(p, 0x10000018); }
-PAIR_CASE(odd) { remote_use(p, 0x12345679); }
-PAIR_CASE(high) { remote_use(p, 0xfffffffff0000018ULL); }
-PAIR_CASE(nearly_at_the_end) { remote_use(p, 0ULL - 4 * PAGE); }
+PAIR_CASE(low_iova) { remote_use(p, 0x10000018); }
+PAIR_CASE(odd_iova) { remote_use(p, 0x12345679); }
+PAIR_CASE(high_iova) { remote_use(p, 0xfffffffff0000018ULL); }
+PAIR_CASE(iova_near_the_end_of_address_space) { remote_use(p, 0ULL - 4 * PAGE); }
 
-PAIR_CASE(local_use)
+PAIR_CASE(iova_in_local_requests)
 {
 	struct ibv_sge in = { .addr = 7 * PAGE, .length = 5000 };
 	struct window w;
@@ -112,7 +112,7 @@ PAIR_CASE(local_use)
 }
 
 /* A range that wraps past the end of the 64-bit address space cannot be registered. */
-PAIR_CASE(a_range_that_wraps_is_refused)
+PAIR_CASE(wrapping_iova_range_is_refused)
 {
 	struct ibv_mr *mr;
 
@@ -125,11 +125,11 @@ int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
 	RUN(zero_based);
-	RUN(low);
-	RUN(odd);
-	RUN(high);
-	RUN(nearly_at_the_end);
-	RUN(local_use);
-	RUN(a_range_that_wraps_is_refused);
+	RUN(low_iova);
+	RUN(odd_iova);
+	RUN(high_iova);
+	RUN(iova_near_the_end_of_address_space);
+	RUN(iova_in_local_requests);
+	RUN(wrapping_iova_range_is_refused);
 	return test_end();
 }

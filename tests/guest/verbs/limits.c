@@ -40,7 +40,7 @@ static void refused_qp(struct ibv_pd *pd, struct ibv_qp_init_attr attr, const ch
 		fail("%s: %s", what, strerror(errno));
 }
 
-static void absurd_queue_pairs(void)
+static void queue_pair_sizes_beyond_limits_are_refused(void)
 {
 	static const uint32_t absurd[] = { 0x80000000u, 0xffffffffu, 0x7fffffffu, 100000000u };
 	struct ibv_pd *pd = ibv_alloc_pd(ctx);
@@ -75,7 +75,7 @@ static void absurd_queue_pairs(void)
 	ibv_dealloc_pd(pd);
 }
 
-static void types_not_served(void)
+static void unsupported_qp_types_are_refused(void)
 {
 	static const enum ibv_qp_type types[] = { IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_RAW_PACKET };
 	struct ibv_pd *pd = ibv_alloc_pd(ctx);
@@ -92,7 +92,7 @@ static void types_not_served(void)
 	ibv_dealloc_pd(pd);
 }
 
-static void absurd_completion_queues(void)
+static void cq_sizes_beyond_limits_are_refused(void)
 {
 	static const int absurd[] = { 0, -1, 0x7fffffff, 0x40000000 };
 	struct ibv_cq *cq;
@@ -107,7 +107,7 @@ static void absurd_completion_queues(void)
 	}
 }
 
-static void absurd_shared_receive_queues(void)
+static void srq_sizes_beyond_limits_are_refused(void)
 {
 	static const uint32_t absurd[] = { 0, 0xffffffffu, 0x80000000u, 0x7fffffffu };
 	struct ibv_pd *pd = ibv_alloc_pd(ctx);
@@ -129,7 +129,7 @@ static void absurd_shared_receive_queues(void)
 	ibv_dealloc_pd(pd);
 }
 
-static void what_is_reported_can_be_had(void)
+static void objects_of_reported_maximum_sizes_can_be_created(void)
 {
 	struct ibv_pd *pd = ibv_alloc_pd(ctx);
 	struct ibv_cq *cq = ibv_create_cq(ctx, 16, NULL, NULL, 0);
@@ -177,7 +177,7 @@ static void refused_mr(struct ibv_pd *pd, void *addr, size_t len, int access, co
 }
 
 /* A program makes its next object with the attributes that it got back for the last one. */
-static void what_was_given_can_be_had_again(void)
+static void objects_can_be_created_with_returned_sizes(void)
 {
 	struct ibv_pd *pd = ibv_alloc_pd(ctx);
 	struct ibv_cq *cq = ibv_create_cq(ctx, 16, NULL, NULL, 0);
@@ -209,7 +209,7 @@ static void what_was_given_can_be_had_again(void)
 	ibv_dealloc_pd(pd);
 }
 
-static void bad_registrations(void)
+static void invalid_registrations_are_refused(void)
 {
 	struct ibv_pd *pd = ibv_alloc_pd(ctx);
 	uint8_t *page = mmap(NULL, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
@@ -245,7 +245,7 @@ static struct ibv_mr *reg_nothing(struct ibv_pd *pd, size_t pages)
 }
 
 /* Address space costs the process nothing, and the kernel's tables for it what memory costs. */
-static void pages_on_demand_are_limited(void)
+static void on_demand_pages_are_limited(void)
 {
 	enum { N = 4 };
 	struct ibv_pd *pd = ibv_alloc_pd(ctx);
@@ -272,7 +272,7 @@ static void pages_on_demand_are_limited(void)
 }
 
 /* The kernel calls each region that a page is in when it takes the page from the process. */
-static void regions_on_demand_are_limited(void)
+static void on_demand_regions_are_limited(void)
 {
 	static struct ibv_mr *mr[ODP_REGIONS];
 	struct ibv_pd *pd = ibv_alloc_pd(ctx);
@@ -293,7 +293,7 @@ static void regions_on_demand_are_limited(void)
 }
 
 /* Keys are neither in a row nor repeated soon (RFC 5040, section 8.1.1). */
-static void keys_are_hard_to_guess(void)
+static void rkeys_are_not_predictable(void)
 {
 	enum { N = 256 };
 	struct ibv_pd *pd = ibv_alloc_pd(ctx);
@@ -321,7 +321,7 @@ static void keys_are_hard_to_guess(void)
 }
 
 /* Destroying an object in use is refused; the other order works. */
-static void busy_objects(void)
+static void objects_in_use_are_not_destroyed(void)
 {
 	struct ibv_pd *pd = ibv_alloc_pd(ctx);
 	struct ibv_cq *cq = ibv_create_cq(ctx, 16, NULL, NULL, 0);
@@ -365,17 +365,17 @@ int main(int argc, char **argv)
 	ctx = test_context();
 	if (!ctx || ibv_query_device(ctx, &dev))
 		return test_cannot_start();
-	RUN(absurd_queue_pairs);
-	RUN(types_not_served);
-	RUN(absurd_completion_queues);
-	RUN(absurd_shared_receive_queues);
-	RUN(what_is_reported_can_be_had);
-	RUN(what_was_given_can_be_had_again);
-	RUN(bad_registrations);
-	RUN(pages_on_demand_are_limited);
-	RUN(regions_on_demand_are_limited);
-	RUN(keys_are_hard_to_guess);
-	RUN(busy_objects);
+	RUN(queue_pair_sizes_beyond_limits_are_refused);
+	RUN(unsupported_qp_types_are_refused);
+	RUN(cq_sizes_beyond_limits_are_refused);
+	RUN(srq_sizes_beyond_limits_are_refused);
+	RUN(objects_of_reported_maximum_sizes_can_be_created);
+	RUN(objects_can_be_created_with_returned_sizes);
+	RUN(invalid_registrations_are_refused);
+	RUN(on_demand_pages_are_limited);
+	RUN(on_demand_regions_are_limited);
+	RUN(rkeys_are_not_predictable);
+	RUN(objects_in_use_are_not_destroyed);
 	RUN(many_objects);
 	return test_end();
 }

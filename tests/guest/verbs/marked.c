@@ -101,7 +101,7 @@ static void flushed(struct pair *p, int access)
 	     expect_wc(p->a.send_cq, &wc, 4, IBV_WC_SUCCESS));
 }
 
-PAIR_CASE(flush_follows_what_was_written, .send_ops = OPS) { flushed(p, RIGHTS); }
+PAIR_CASE(flush_completes_after_earlier_writes, .send_ops = OPS) { flushed(p, RIGHTS); }
 PAIR_CASE(flush_of_paged_memory, .send_ops = OPS) { flushed(p, RIGHTS | IBV_ACCESS_ON_DEMAND); }
 
 static void flush_refused(struct pair *p, int access, size_t off, size_t len, int type, int level)
@@ -135,7 +135,7 @@ PAIR_CASE(flush_to_persistent_memory, .send_ops = OPS)
 	flush_refused(p, RIGHTS, 0, 8, IBV_FLUSH_GLOBAL | IBV_FLUSH_PERSISTENT, IBV_FLUSH_RANGE);
 }
 
-PAIR_CASE(flush_of_a_region_that_is_gone, .send_ops = OPS)
+PAIR_CASE(flush_of_deregistered_region, .send_ops = OPS)
 {
 	struct ibv_qp_ex *qp;
 	struct ibv_wc wc;
@@ -161,9 +161,9 @@ static void flush_of_kind(struct pair *p, int type, int level)
 	ended(p);
 }
 
-PAIR_CASE(flush_to_nowhere, .send_ops = OPS) { flush_of_kind(p, 0, IBV_FLUSH_RANGE); }
-PAIR_CASE(flush_to_an_unknown_place, .send_ops = OPS) { flush_of_kind(p, 4, IBV_FLUSH_RANGE); }
-PAIR_CASE(flush_of_an_unknown_level, .send_ops = OPS) { flush_of_kind(p, IBV_FLUSH_GLOBAL, 2); }
+PAIR_CASE(flush_without_placement_type, .send_ops = OPS) { flush_of_kind(p, 0, IBV_FLUSH_RANGE); }
+PAIR_CASE(flush_of_unknown_placement_type, .send_ops = OPS) { flush_of_kind(p, 4, IBV_FLUSH_RANGE); }
+PAIR_CASE(flush_of_unknown_selectivity_level, .send_ops = OPS) { flush_of_kind(p, IBV_FLUSH_GLOBAL, 2); }
 
 /* More than the depth allows, among Reads, complete in order. */
 PAIR_CASE(flushes_beyond_the_depth, .send_ops = OPS, .depth = 2)
@@ -209,7 +209,7 @@ PAIR_CASE(atomic_write_stores_eight_octets, .send_ops = OPS)
 }
 
 /* It comes after all that was written before. */
-PAIR_CASE(atomic_write_follows_what_was_written, .send_ops = OPS)
+PAIR_CASE(atomic_write_is_placed_after_earlier_writes, .send_ops = OPS)
 {
 	volatile uint64_t *flag;
 	struct ibv_wc wc;
@@ -273,7 +273,7 @@ static void whole(struct pair *p, size_t off)
 	check(seen[0] && seen[1], "seen %ld and %ld times", seen[0], seen[1]);
 }
 
-PAIR_CASE(atomic_write_is_seen_whole, .send_ops = OPS) { whole(p, PAGE - 8); }
+PAIR_CASE(atomic_write_is_never_seen_in_part, .send_ops = OPS) { whole(p, PAGE - 8); }
 
 static void atomic_write_ends(struct pair *p, int access, size_t off, enum ibv_wc_status status)
 {
@@ -295,7 +295,7 @@ PAIR_CASE(atomic_write_without_the_right, .send_ops = OPS)
 			  IBV_WC_REM_ACCESS_ERR);
 }
 
-PAIR_CASE(atomic_write_behind_the_region, .send_ops = OPS)
+PAIR_CASE(atomic_write_beyond_the_region, .send_ops = OPS)
 {
 	atomic_write_ends(p, RIGHTS, LEN, IBV_WC_REM_ACCESS_ERR);
 }
@@ -360,7 +360,7 @@ static void persistent_without_agreement(void) { without_agreement(persistent_al
 static void atomic_write_without_agreement(void) { without_agreement(atomic_write_alone); }
 
 /* What the device says of itself. */
-static void device_tells(void)
+static void device_reports_flush_and_atomic_write(void)
 {
 	struct ibv_context *ctx = test_context();
 	struct ibv_device_attr_ex attr;
@@ -375,24 +375,24 @@ static void device_tells(void)
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
-	RUN(device_tells);
-	RUN(flush_follows_what_was_written);
+	RUN(device_reports_flush_and_atomic_write);
+	RUN(flush_completes_after_earlier_writes);
 	RUN(flush_of_paged_memory);
 	RUN(flush_without_the_right);
 	RUN(flush_of_a_region_without_the_right);
 	RUN(flush_across_the_end);
 	RUN(flush_to_persistent_memory);
-	RUN(flush_of_a_region_that_is_gone);
-	RUN(flush_to_nowhere);
-	RUN(flush_to_an_unknown_place);
-	RUN(flush_of_an_unknown_level);
+	RUN(flush_of_deregistered_region);
+	RUN(flush_without_placement_type);
+	RUN(flush_of_unknown_placement_type);
+	RUN(flush_of_unknown_selectivity_level);
 	RUN(flushes_beyond_the_depth);
 	RUN(atomic_write_stores_eight_octets);
-	RUN(atomic_write_follows_what_was_written);
-	RUN(atomic_write_is_seen_whole);
+	RUN(atomic_write_is_placed_after_earlier_writes);
+	RUN(atomic_write_is_never_seen_in_part);
 	RUN(atomic_write_to_an_odd_address);
 	RUN(atomic_write_without_the_right);
-	RUN(atomic_write_behind_the_region);
+	RUN(atomic_write_beyond_the_region);
 	RUN(atomic_write_to_paged_memory);
 	RUN(flush_without_agreement);
 	RUN(persistent_without_agreement);

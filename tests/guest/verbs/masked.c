@@ -52,7 +52,7 @@ static void adds(struct pair *p, uint64_t before, uint64_t add, uint64_t boundar
 	leaves(p, IBV_WC_FETCH_ADD, before, after);
 }
 
-PAIR_CASE(additions_stop_at_their_boundaries, .send_sge = 3)
+PAIR_CASE(masked_fetch_add_carries_stop_at_field_boundaries, .send_sge = 3)
 {
 	must(prepare(p));
 	adds(p, 40, 2, 0, 42);
@@ -61,7 +61,7 @@ PAIR_CASE(additions_stop_at_their_boundaries, .send_sge = 3)
 	adds(p, 0x00ff00ff00ff00ff, 0x0001000100010001, 0x0080008000800080, 0);
 }
 
-PAIR_CASE(comparison_and_swap_have_masks, .send_sge = 5)
+PAIR_CASE(masked_cmp_swap_uses_both_masks, .send_sge = 5)
 {
 	must(prepare(p));
 	riwarp_masked_cmp_swp(&wr, sge, there(), remote.mr->rkey, 0x100, 0xff00, 7, 0xff);
@@ -72,7 +72,7 @@ PAIR_CASE(comparison_and_swap_have_masks, .send_sge = 5)
 	leaves(p, IBV_WC_COMP_SWAP, 6, 6);
 }
 
-PAIR_CASE(swap_brings_the_old_value, .send_sge = 5)
+PAIR_CASE(swap_returns_the_original_value, .send_sge = 5)
 {
 	must(prepare(p));
 	riwarp_swap(&wr, sge, there(), remote.mr->rkey, 0x0123456789abcdef);
@@ -81,7 +81,7 @@ PAIR_CASE(swap_brings_the_old_value, .send_sge = 5)
 }
 
 /* Those that the rings of a thousand requests wrap, in order, beyond the depth. */
-PAIR_CASE(many_of_them, .send_sge = 5, .depth = 4)
+PAIR_CASE(many_masked_atomics_complete_in_order, .send_sge = 5, .depth = 4)
 {
 	struct ibv_wc wc;
 
@@ -131,7 +131,7 @@ PAIR_CASE(swap_at_an_odd_address, .send_sge = 5)
 	refused(p, IBV_WC_REM_INV_REQ_ERR);
 }
 
-PAIR_CASE(addition_with_another_list, .send_sge = 5)
+PAIR_CASE(masked_fetch_add_with_wrong_sge_list, .send_sge = 5)
 {
 	must(prepare(p));
 	riwarp_masked_fetch_add(&wr, sge, there(), remote.mr->rkey, 5, 0);
@@ -147,7 +147,7 @@ PAIR_CASE(swap_with_memory_for_operands, .send_sge = 5)
 	refused(p, IBV_WC_LOC_LEN_ERR);
 }
 
-PAIR_CASE(swap_into_too_little, .send_sge = 5)
+PAIR_CASE(swap_into_seven_octets, .send_sge = 5)
 {
 	must(prepare(p));
 	riwarp_swap(&wr, sge, there(), remote.mr->rkey, 5);
@@ -243,7 +243,7 @@ PAIR_CASE(immediate_data_inline, .inline_data = 64, .send_sge = 2)
 	refused(p, IBV_WC_LOC_LEN_ERR);
 }
 
-PAIR_CASE(immediate_data_without_its_element)
+PAIR_CASE(immediate_data_without_its_sge)
 {
 	must(prepare(p) && post_recv_sges(&p->b, 3, NULL, 0));
 	riwarp_immediate_data(&wr, sge, eights[0]);
@@ -262,21 +262,21 @@ PAIR_CASE(immediate_data_alone_has_no_memory, .send_sge = 2)
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
-	RUN(additions_stop_at_their_boundaries);
-	RUN(comparison_and_swap_have_masks);
-	RUN(swap_brings_the_old_value);
-	RUN(many_of_them);
+	RUN(masked_fetch_add_carries_stop_at_field_boundaries);
+	RUN(masked_cmp_swap_uses_both_masks);
+	RUN(swap_returns_the_original_value);
+	RUN(many_masked_atomics_complete_in_order);
 	RUN(swap_without_the_right);
 	RUN(swap_at_an_odd_address);
-	RUN(addition_with_another_list);
+	RUN(masked_fetch_add_with_wrong_sge_list);
 	RUN(swap_with_memory_for_operands);
-	RUN(swap_into_too_little);
+	RUN(swap_into_seven_octets);
 	RUN(immediate_data_of_eight_octets);
 	RUN(immediate_data_of_eight_octets_behind_a_write);
 	RUN(immediate_data_of_the_verbs_has_eight_octets);
 	RUN(immediate_data_of_eight_octets_solicited);
 	RUN(immediate_data_inline);
-	RUN(immediate_data_without_its_element);
+	RUN(immediate_data_without_its_sge);
 	RUN(immediate_data_alone_has_no_memory);
 	return test_end();
 }

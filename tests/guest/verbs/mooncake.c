@@ -223,7 +223,7 @@ static bool endpoints_open(struct endpoint *a, struct endpoint *b)
 	       endpoint_connect(b, a) && endpoint_connect(a, b);
 }
 
-static void slices_are_written_and_read(void)
+static void transfer_slices_are_written_and_read(void)
 {
 	struct endpoint a = { 0 }, b = { 0 };
 
@@ -235,7 +235,7 @@ static void slices_are_written_and_read(void)
 }
 
 /* The engine resets an endpoint that failed, and connects it to the same peer again. */
-static void an_endpoint_is_connected_anew(void)
+static void failed_endpoint_reconnects_after_reset(void)
 {
 	struct endpoint a = { 0 }, b = { 0 };
 	bool good = endpoints_open(&a, &b) && both_ways(&a, &b, 1);
@@ -258,7 +258,7 @@ int main(int argc, char **argv)
 	ctx = test_context();
 	if (!ctx)
 		return test_cannot_start();
-	RUN(slices_are_written_and_read);
-	RUN(an_endpoint_is_connected_anew);
+	RUN(transfer_slices_are_written_and_read);
+	RUN(failed_endpoint_reconnects_after_reset);
 	return test_end();
 }

@@ -457,7 +457,7 @@ static void messages_are_split_over_four_queue_pairs(void)
 	must(all_of(4, false, false));
 }
 
-static void data_and_immediate_apart(void)
+static void data_and_immediate_in_separate_requests(void)
 {
 	must(all_of(1, false, true));
 }
@@ -511,7 +511,7 @@ int main(int argc, char **argv)
 	RUN(one_queue_pair);
 	RUN(requests_are_written_inline);
 	RUN(messages_are_split_over_four_queue_pairs);
-	RUN(data_and_immediate_apart);
+	RUN(data_and_immediate_in_separate_requests);
 	RUN(several_messages_in_one_request);
 	RUN(many_requests_are_outstanding);
 	return test_end();

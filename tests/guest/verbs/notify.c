@@ -28,7 +28,7 @@ static bool take_receive(struct pair *p)
 	return expect_wc(p->b.recv_cq, &wc, 2, IBV_WC_SUCCESS);
 }
 
-PAIR_CASE(unarmed_is_silent, .channels = true)
+PAIR_CASE(unarmed_cq_raises_no_event, .channels = true)
 {
 	must(prepare(p));
 	must(send_one(p, IBV_SEND_SOLICITED));
@@ -37,7 +37,7 @@ PAIR_CASE(unarmed_is_silent, .channels = true)
 	check(!channel_fires(p->a.send_channel, 0), "an event although never armed");
 }
 
-PAIR_CASE(any_rings_on_plain_send, .channels = true)
+PAIR_CASE(armed_cq_raises_event_on_send, .channels = true)
 {
 	must(prepare(p));
 	check(!ibv_req_notify_cq(p->b.recv_cq, 0), "arming failed");
@@ -46,7 +46,7 @@ PAIR_CASE(any_rings_on_plain_send, .channels = true)
 	must(take_receive(p));
 }
 
-PAIR_CASE(any_rings_on_send_completion, .channels = true)
+PAIR_CASE(armed_cq_raises_event_on_send_completion, .channels = true)
 {
 	must(prepare(p));
 	check(!ibv_req_notify_cq(p->a.send_cq, 0), "arming failed");
@@ -55,7 +55,7 @@ PAIR_CASE(any_rings_on_send_completion, .channels = true)
 	must(take_receive(p));
 }
 
-PAIR_CASE(solicited_ignores_plain_send, .channels = true)
+PAIR_CASE(solicited_arming_ignores_plain_send, .channels = true)
 {
 	must(prepare(p));
 	check(!ibv_req_notify_cq(p->b.recv_cq, 1), "arming failed");
@@ -64,7 +64,7 @@ PAIR_CASE(solicited_ignores_plain_send, .channels = true)
 	check(!channel_fires(p->b.recv_channel, QUIET), "an event for an unsolicited Send");
 }
 
-PAIR_CASE(solicited_rings_on_solicited_send, .channels = true)
+PAIR_CASE(solicited_arming_raises_event_on_solicited_send, .channels = true)
 {
 	must(prepare(p));
 	check(!ibv_req_notify_cq(p->b.recv_cq, 1), "arming failed");
@@ -75,7 +75,7 @@ PAIR_CASE(solicited_rings_on_solicited_send, .channels = true)
 	must(take_receive(p));
 }
 
-PAIR_CASE(solicited_rings_on_flush, .channels = true)
+PAIR_CASE(solicited_arming_raises_event_on_flush, .channels = true)
 {
 	struct ibv_wc wc;
 
@@ -87,7 +87,7 @@ PAIR_CASE(solicited_rings_on_flush, .channels = true)
 	must(expect_wc(p->b.recv_cq, &wc, 5, IBV_WC_WR_FLUSH_ERR));
 }
 
-PAIR_CASE(rings_once_per_arming, .channels = true)
+PAIR_CASE(armed_cq_raises_one_event, .channels = true)
 {
 	must(prepare(p));
 	check(!ibv_req_notify_cq(p->b.recv_cq, 0), "arming failed");
@@ -100,7 +100,7 @@ PAIR_CASE(rings_once_per_arming, .channels = true)
 }
 
 /* The usual loop of an event-driven consumer: arm, drain, sleep. It must never miss a wake-up. */
-PAIR_CASE(no_wakeup_is_lost, .channels = true)
+PAIR_CASE(no_cq_event_is_lost, .channels = true)
 {
 	const int rounds = 300;
 	struct ibv_sge sge;
@@ -135,13 +135,13 @@ PAIR_CASE(no_wakeup_is_lost, .channels = true)
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
-	RUN(unarmed_is_silent);
-	RUN(any_rings_on_plain_send);
-	RUN(any_rings_on_send_completion);
-	RUN(solicited_ignores_plain_send);
-	RUN(solicited_rings_on_solicited_send);
-	RUN(solicited_rings_on_flush);
-	RUN(rings_once_per_arming);
-	RUN(no_wakeup_is_lost);
+	RUN(unarmed_cq_raises_no_event);
+	RUN(armed_cq_raises_event_on_send);
+	RUN(armed_cq_raises_event_on_send_completion);
+	RUN(solicited_arming_ignores_plain_send);
+	RUN(solicited_arming_raises_event_on_solicited_send);
+	RUN(solicited_arming_raises_event_on_flush);
+	RUN(armed_cq_raises_one_event);
+	RUN(no_cq_event_is_lost);
 	return test_end();
 }

@@ -137,7 +137,7 @@ static long kilobytes(const char *name)
  * --- capabilities ------------------------------------------------------------------------------
  */
 
-static void what_is_offered(void)
+static void device_reports_odp_capabilities(void)
 {
 	struct ibv_context *context = test_context();
 	struct ibv_device_attr_ex attr;
@@ -159,7 +159,7 @@ static void what_is_offered(void)
 }
 
 /* Only from address 0 on, and only without pinning. */
-PAIR_CASE(what_is_not_all_memory)
+PAIR_CASE(implicit_region_must_cover_all_memory)
 {
 	struct ibv_mr *mr = ibv_reg_mr(p->a.pd, NULL, SIZE_MAX, IBV_ACCESS_LOCAL_WRITE);
 
@@ -175,7 +175,7 @@ PAIR_CASE(what_is_not_all_memory)
  */
 
 /* Registration neither pins pages nor faults them in. */
-PAIR_CASE(nothing_is_pinned)
+PAIR_CASE(registration_pins_no_pages)
 {
 	const size_t len = 64 << 20;
 	long before = kilobytes("VmRSS:"), after;
@@ -231,7 +231,7 @@ PAIR_CASE(reads_of_untouched_pages)
 }
 
 /* The sink of a Read, and the source of a Write. */
-PAIR_CASE(local_pages_that_are_not_there)
+PAIR_CASE(absent_local_pages_are_faulted_in)
 {
 	struct region sink, source;
 	struct ibv_wc wc;
@@ -296,7 +296,7 @@ static void scattered(struct pair *p)
 	}
 }
 
-PAIR_CASE(sends_out_of_and_into_what_is_not_there, .recv_sge = 4) { scattered(p); }
+PAIR_CASE(sends_from_and_into_absent_pages, .recv_sge = 4) { scattered(p); }
 
 static struct ibv_srq *srq_of_four(struct ibv_pd *pd)
 {
@@ -308,7 +308,7 @@ static struct ibv_srq *srq_of_four(struct ibv_pd *pd)
 	return srq;
 }
 
-PAIR_CASE(by_a_shared_receive_queue, .srq = srq_of_four) { scattered(p); }
+PAIR_CASE(sends_into_absent_pages_by_srq, .srq = srq_of_four) { scattered(p); }
 
 static struct ibv_send_wr atomic(enum ibv_wr_opcode op, uint64_t id, struct ibv_sge *sge,
 				 const void *target, uint64_t add_or_compare, uint64_t swap)
@@ -422,7 +422,7 @@ static bool pattern_or_zero(const uint8_t *buf, size_t len, uint32_t seed)
 	return true;
 }
 
-PAIR_CASE(writes_while_pages_go)
+PAIR_CASE(writes_while_pages_are_removed)
 {
 	must(prepare(p, LEN, RIGHTS));
 	must(storm_begin(remote.buf));
@@ -441,7 +441,7 @@ PAIR_CASE(writes_while_pages_go)
 	write_arrives(p, remote.buf, LEN, 2);
 }
 
-PAIR_CASE(reads_while_pages_go)
+PAIR_CASE(reads_while_pages_are_removed)
 {
 	must(prepare(p, LEN, RIGHTS));
 	must(storm_begin(remote.buf));
@@ -463,7 +463,7 @@ PAIR_CASE(reads_while_pages_go)
 	read_finds(p, remote.buf, LEN, 2);
 }
 
-PAIR_CASE(sends_while_pages_go)
+PAIR_CASE(sends_while_pages_are_removed)
 {
 	must(prepare(p, LEN, RIGHTS));
 	must(storm_begin(remote.buf));
@@ -481,7 +481,7 @@ PAIR_CASE(sends_while_pages_go)
 	storm_end();
 }
 
-PAIR_CASE(atomics_while_pages_go)
+PAIR_CASE(atomics_while_pages_are_removed)
 {
 	struct ibv_sge sge;
 	struct ibv_wc wc;
@@ -567,7 +567,7 @@ static void writes_under_real_time_storm(struct pair *p)
  * PREEMPT_RT it may have preempted one of them, on the one processor that both threads use; so it
  * lets the other proceed, also where the scheduler keeps no share of the time for others.
  */
-PAIR_CASE(pages_that_go_in_real_time)
+PAIR_CASE(pages_removed_by_real_time_thread)
 {
 	char rt_share[30] = "", fair_share[30] = "";
 	cpu_set_t all, one;
@@ -586,7 +586,7 @@ PAIR_CASE(pages_that_go_in_real_time)
 }
 
 /* Other memory mapped at the same addresses becomes the region's memory. */
-PAIR_CASE(other_memory_in_the_same_place)
+PAIR_CASE(remapped_memory_becomes_the_regions)
 {
 	must(prepare(p, LEN, RIGHTS));
 	for (uint32_t i = 0; i < 20; i++) {
@@ -602,7 +602,7 @@ PAIR_CASE(other_memory_in_the_same_place)
 }
 
 /* After a fork the device writes the parent's memory, and the child keeps the old contents. */
-PAIR_CASE(a_fork)
+PAIR_CASE(region_after_fork)
 {
 	int to_child[2], status;
 	char octet = 0;
@@ -632,7 +632,7 @@ PAIR_CASE(a_fork)
 }
 
 /* A file mapped shared: what the device writes is in the file. */
-PAIR_CASE(a_file)
+PAIR_CASE(region_of_mapped_file)
 {
 	static uint8_t content[MAX_LEN];
 	int fd = memfd_create("file", MFD_CLOEXEC), status;
@@ -712,7 +712,7 @@ static void write_meets(struct pair *p, bool (*spoil)(void))
 	world_is_well();
 }
 
-PAIR_CASE(a_write_to_nothing)
+PAIR_CASE(write_to_unmapped_memory)
 {
 	write_meets(p, punch);
 }
@@ -733,7 +733,7 @@ static void read_meets(struct pair *p, bool (*spoil)(void))
 	world_is_well();
 }
 
-PAIR_CASE(a_read_of_nothing)
+PAIR_CASE(read_of_unmapped_memory)
 {
 	read_meets(p, punch);
 }
@@ -748,7 +748,7 @@ static bool punch_for_atomics(struct pair *p)
 	return prepare(p, LEN, RIGHTS) && punch();
 }
 
-PAIR_CASE(an_atomic_on_nothing)
+PAIR_CASE(atomic_on_unmapped_memory)
 {
 	struct ibv_send_wr wr;
 	struct ibv_sge sge;
@@ -788,17 +788,17 @@ static void send_meets(struct pair *p, bool (*spoil)(void), bool as_source)
 	world_is_well();
 }
 
-PAIR_CASE(a_send_of_nothing)
+PAIR_CASE(send_of_unmapped_memory)
 {
 	send_meets(p, punch, true);
 }
 
-PAIR_CASE(a_receive_into_nothing)
+PAIR_CASE(receive_into_unmapped_memory)
 {
 	send_meets(p, punch, false);
 }
 
-PAIR_CASE(a_read_into_nothing)
+PAIR_CASE(read_into_unmapped_memory)
 {
 	struct ibv_wc wc;
 
@@ -811,7 +811,7 @@ PAIR_CASE(a_read_into_nothing)
 	world_is_well();
 }
 
-PAIR_CASE(an_atomic_into_nothing)
+PAIR_CASE(atomic_result_into_unmapped_memory)
 {
 	struct ibv_mr *target;
 	struct ibv_send_wr wr;
@@ -865,7 +865,7 @@ static void can_be_read_only(struct pair *p)
 }
 
 /* The device cannot write memory that the process cannot write. */
-PAIR_CASE(memory_that_is_read_only)
+PAIR_CASE(read_only_memory_is_not_written)
 {
 	must(prepare(p, LEN, RIGHTS));
 	pattern_fill(remote.buf, LEN, 1);
@@ -875,7 +875,7 @@ PAIR_CASE(memory_that_is_read_only)
 	can_be_read_only(p);
 }
 
-PAIR_CASE(rights_are_kept)
+PAIR_CASE(access_rights_are_enforced)
 {
 	must(prepare(p, LEN, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | ODP));
 	pattern_fill(remote.buf, LEN, 1);
@@ -953,7 +953,7 @@ static void *adviser(void *arg)
  * Several threads query the same pages while they come and go: none of them uses a stale result of
  * another.
  */
-PAIR_CASE(advice_while_pages_go)
+PAIR_CASE(prefetch_while_pages_are_removed)
 {
 	pthread_t advisers[ADVISERS];
 	int64_t end = now_ms() + 2500;
@@ -1015,7 +1015,7 @@ static void *looker(void *arg)
 }
 
 /* A query that finds no page does not undo another thread's fault. */
-PAIR_CASE(looks_at_what_another_brings)
+PAIR_CASE(query_does_not_undo_fault_of_other_thread)
 {
 	pthread_t bringer, watcher;
 	int64_t end = now_ms() + 2000;
@@ -1039,7 +1039,7 @@ PAIR_CASE(looks_at_what_another_brings)
 	check(!error, "looking: %s", strerror((uintptr_t)error));
 }
 
-PAIR_CASE(bad_advice)
+PAIR_CASE(invalid_advice_is_refused)
 {
 	struct region pinned, read_only;
 	const uint32_t now = IBV_ADVISE_MR_FLAG_FLUSH;
@@ -1090,7 +1090,7 @@ PAIR_CASE(bad_advice)
  */
 
 /* While one stream waits others proceed; the waiting stream keeps its order. */
-PAIR_CASE(who_waits_holds_up_nobody)
+PAIR_CASE(waiting_stream_delays_no_other)
 {
 	struct pair others;
 	struct ibv_send_wr wr;
@@ -1133,7 +1133,7 @@ PAIR_CASE(who_waits_holds_up_nobody)
  * the first part of a Send's buffer is in memory that is not paged. (Whether it was placed again
  * before the page fault is not seen.)
  */
-PAIR_CASE(what_is_placed_before_a_wait_stays)
+PAIR_CASE(octets_placed_before_fault_are_not_placed_again)
 {
 	struct ibv_sge to[2], from;
 	struct ibv_send_wr wr;
@@ -1163,7 +1163,7 @@ PAIR_CASE(what_is_placed_before_a_wait_stays)
 }
 
 /* Of an FPDU for pages of which one is absent, nothing is placed before that one is there. */
-PAIR_CASE(nothing_is_placed_before_a_wait)
+PAIR_CASE(fpdu_is_not_placed_in_part_before_fault)
 {
 	struct ibv_wc wc;
 	int fd;
@@ -1188,7 +1188,7 @@ PAIR_CASE(nothing_is_placed_before_a_wait)
 }
 
 /* Sends wait, too; the peer's requests are answered later. */
-PAIR_CASE(answers_wait)
+PAIR_CASE(read_response_waits_for_page_fault)
 {
 	struct ibv_wc wc;
 	int fd;
@@ -1206,7 +1206,7 @@ PAIR_CASE(answers_wait)
 }
 
 /* A round of the receiver handles at most 4096 messages, however many have arrived meanwhile. */
-PAIR_CASE(many_small_ones_wait)
+PAIR_CASE(many_small_writes_wait_for_page_fault)
 {
 	static const char ENDS[] = "rx_budget_ends";
 	static const int count = 10000;
@@ -1236,7 +1236,7 @@ PAIR_CASE(many_small_ones_wait)
  * While TCP takes no more, a process posts until the queue is full; the accepted requests are sent
  * later.
  */
-PAIR_CASE(a_queue_full_of_what_waits, .sq_depth = 8)
+PAIR_CASE(full_send_queue_drains_after_page_fault, .sq_depth = 8)
 {
 	struct ibv_sge sge;
 	struct ibv_send_wr wr;
@@ -1288,7 +1288,7 @@ PAIR_CASE(a_queue_full_of_what_waits, .sq_depth = 8)
 }
 
 /* The peer closes while its messages wait: they arrive, and then the end is seen. */
-PAIR_CASE(an_end_behind_what_waits)
+PAIR_CASE(peer_close_waits_for_page_fault)
 {
 	int fd;
 
@@ -1312,7 +1312,7 @@ PAIR_CASE(an_end_behind_what_waits)
  * The first end to close has sent its FIN. What the other end sent before its own FIN arrives, and
  * then that is seen.
  */
-PAIR_CASE(both_ends_behind_what_waits)
+PAIR_CASE(close_of_both_ends_waits_for_page_fault)
 {
 	struct ibv_sge sge;
 	struct ibv_send_wr wr;
@@ -1340,7 +1340,7 @@ PAIR_CASE(both_ends_behind_what_waits)
 }
 
 /* Region and queue pair are destroyed while a page fault is under way. */
-PAIR_CASE(what_waits_goes)
+PAIR_CASE(region_and_queue_pair_destroyed_during_page_fault)
 {
 	struct ibv_wc wc;
 	int fd;
@@ -1368,7 +1368,7 @@ PAIR_CASE(what_waits_goes)
  * its region stays: the operation is not carried out. One of another stream waits for the same page
  * behind it, so when that has completed, the page has come for both.
  */
-PAIR_CASE(an_atomic_that_waits_goes)
+PAIR_CASE(region_of_waiting_atomic_destroyed)
 {
 	struct pair others;
 	struct region answer;
@@ -1431,7 +1431,7 @@ static struct ibv_mw *window_make(struct pair *p, uint8_t *at, size_t len)
  * The window is deallocated while the pages for the peer's Read are faulted in. The memory is then
  * present, and the peer gets none of it.
  */
-PAIR_CASE(what_is_read_goes)
+PAIR_CASE(window_deallocated_during_page_fault_of_read)
 {
 	struct ibv_mw *mw;
 	struct ibv_wc wc;
@@ -1562,17 +1562,17 @@ static void bound_anew(struct pair *p, enum ibv_wr_opcode op)
 	munmap(remote.buf, LEN);
 }
 
-PAIR_CASE(a_window_bound_anew_while_a_write_waits, .srq = srq_make)
+PAIR_CASE(window_rebound_while_write_waits, .srq = srq_make)
 {
 	bound_anew(p, IBV_WR_RDMA_WRITE);
 }
 
-PAIR_CASE(a_window_bound_anew_while_a_read_waits, .srq = srq_make)
+PAIR_CASE(window_rebound_while_read_waits, .srq = srq_make)
 {
 	bound_anew(p, IBV_WR_RDMA_READ);
 }
 
-PAIR_CASE(a_window_bound_anew_while_an_atomic_waits, .srq = srq_make)
+PAIR_CASE(window_rebound_while_atomic_waits, .srq = srq_make)
 {
 	bound_anew(p, IBV_WR_ATOMIC_FETCH_AND_ADD);
 }
@@ -1639,9 +1639,9 @@ static void new_stream_behind(enum ibv_wr_opcode op)
 	}
 }
 
-static void new_stream_behind_a_write_that_waits(void) { new_stream_behind(IBV_WR_RDMA_WRITE); }
-static void new_stream_behind_a_read_that_waits(void) { new_stream_behind(IBV_WR_RDMA_READ); }
-static void new_stream_behind_an_atomic_that_waits(void)
+static void new_stream_while_write_of_old_one_waits(void) { new_stream_behind(IBV_WR_RDMA_WRITE); }
+static void new_stream_while_read_of_old_one_waits(void) { new_stream_behind(IBV_WR_RDMA_READ); }
+static void new_stream_while_atomic_of_old_one_waits(void)
 {
 	new_stream_behind(IBV_WR_ATOMIC_FETCH_AND_ADD);
 }
@@ -1657,7 +1657,7 @@ static bool says_done(FILE *command)
 }
 
 /* An unanswered page fault blocks neither the removal of another device nor that of a namespace. */
-PAIR_CASE(other_devices_end_meanwhile)
+PAIR_CASE(page_fault_blocks_no_removal_of_other_devices)
 {
 	struct ibv_wc wc;
 	FILE *command;
@@ -1696,7 +1696,7 @@ PAIR_CASE(other_devices_end_meanwhile)
  * --- registration and processes -----------------------------------------------------------------
  */
 
-PAIR_CASE(registered_anew)
+PAIR_CASE(reregistration_of_on_demand_region)
 {
 	int error;
 
@@ -1719,7 +1719,7 @@ PAIR_CASE(registered_anew)
 	write_arrives(p, remote.buf, LEN, 2);
 }
 
-PAIR_CASE(a_window)
+PAIR_CASE(window_of_on_demand_region)
 {
 	struct ibv_mw *mw;
 	uint32_t rkey;
@@ -1771,7 +1771,7 @@ static void victim(struct pair *p)
 	}
 }
 
-static void the_process_dies(void)
+static void killed_process_releases_regions(void)
 {
 	for (int i = 0; i < 3; i++)
 		must(killed_in(victim));
@@ -1799,7 +1799,7 @@ static void leaves_a_fault(int out)
  * wait for it, but nobody else: network namespaces come and go. Run alone, since it takes the module
  * away.
  */
-static void unloading_holds_up_no_namespace(void)
+static void unload_during_page_fault_delays_no_namespace(void)
 {
 	int pipes[2], fd = -1, pidfd;
 	struct pollfd pfd;
@@ -1852,7 +1852,7 @@ static uint8_t *end_of_part(const uint8_t *at)
 }
 
 /* Octets on both sides of the end of a part, at both ends of a transfer, absent or not. */
-PAIR_CASE(what_two_parts_have)
+PAIR_CASE(implicit_transfer_spans_two_parts)
 {
 	struct region all;
 	struct ibv_wc wc;
@@ -1884,7 +1884,7 @@ PAIR_CASE(what_two_parts_have)
 }
 
 /* More parts than a region has at a time: the later ones take the places of the earlier ones. */
-PAIR_CASE(more_parts_than_there_may_be)
+PAIR_CASE(implicit_parts_beyond_the_limit_replace_others)
 {
 	size_t n = PARTS + 100, step = PART;
 	long before;
@@ -1931,13 +1931,13 @@ static void nothing_there(struct pair *p, const void *at)
 	world_is_well();
 }
 
-PAIR_CASE(nothing_at_the_beginning) { nothing_there(p, NULL); }
-PAIR_CASE(nothing_at_the_end) { nothing_there(p, (void *)(UINTPTR_MAX - 200)); }
-PAIR_CASE(nothing_of_the_kernel) { nothing_there(p, (void *)(1ul << 63 | 1ul << 62)); }
-PAIR_CASE(nothing_beyond_the_end) { nothing_there(p, (void *)(UINTPTR_MAX - 20)); }
+PAIR_CASE(implicit_access_to_first_page_fails) { nothing_there(p, NULL); }
+PAIR_CASE(implicit_access_to_last_page_fails) { nothing_there(p, (void *)(UINTPTR_MAX - 200)); }
+PAIR_CASE(implicit_access_to_kernel_address_fails) { nothing_there(p, (void *)(1ul << 63 | 1ul << 62)); }
+PAIR_CASE(implicit_access_that_wraps_fails) { nothing_there(p, (void *)(UINTPTR_MAX - 20)); }
 
 /* The rights that a region has are those of all memory. */
-PAIR_CASE(all_memory_is_not_written)
+PAIR_CASE(implicit_region_without_write_right_is_not_written)
 {
 	must(prepare(p, PAGE, IBV_ACCESS_REMOTE_READ | ODP));
 	read_finds(p, remote.buf, 0, 1);
@@ -1948,7 +1948,7 @@ PAIR_CASE(all_memory_is_not_written)
 }
 
 /* Advice about octets of several parts. */
-PAIR_CASE(advice_about_parts)
+PAIR_CASE(prefetch_spans_several_parts)
 {
 	long before;
 
@@ -1971,75 +1971,75 @@ int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
 	if (getenv("UNLOADS")) {
-		RUN(unloading_holds_up_no_namespace);
+		RUN(unload_during_page_fault_delays_no_namespace);
 		return test_end();
 	}
-	RUN(the_process_dies);
-	RUN(nothing_is_pinned);
+	RUN(killed_process_releases_regions);
+	RUN(registration_pins_no_pages);
 	RUN(writes_to_untouched_pages);
 	RUN(reads_of_untouched_pages);
-	RUN(local_pages_that_are_not_there);
-	RUN(sends_out_of_and_into_what_is_not_there);
-	RUN(by_a_shared_receive_queue);
+	RUN(absent_local_pages_are_faulted_in);
+	RUN(sends_from_and_into_absent_pages);
+	RUN(sends_into_absent_pages_by_srq);
 	RUN(atomics_on_untouched_pages);
-	RUN(writes_while_pages_go);
-	RUN(reads_while_pages_go);
-	RUN(sends_while_pages_go);
-	RUN(atomics_while_pages_go);
-	RUN(pages_that_go_in_real_time);
-	RUN(other_memory_in_the_same_place);
-	RUN(a_fork);
-	RUN(a_file);
-	RUN(a_write_to_nothing);
-	RUN(a_read_of_nothing);
-	RUN(an_atomic_on_nothing);
-	RUN(an_atomic_into_nothing);
-	RUN(a_send_of_nothing);
-	RUN(a_receive_into_nothing);
-	RUN(a_read_into_nothing);
+	RUN(writes_while_pages_are_removed);
+	RUN(reads_while_pages_are_removed);
+	RUN(sends_while_pages_are_removed);
+	RUN(atomics_while_pages_are_removed);
+	RUN(pages_removed_by_real_time_thread);
+	RUN(remapped_memory_becomes_the_regions);
+	RUN(region_after_fork);
+	RUN(region_of_mapped_file);
+	RUN(write_to_unmapped_memory);
+	RUN(read_of_unmapped_memory);
+	RUN(atomic_on_unmapped_memory);
+	RUN(atomic_result_into_unmapped_memory);
+	RUN(send_of_unmapped_memory);
+	RUN(receive_into_unmapped_memory);
+	RUN(read_into_unmapped_memory);
 	RUN(a_write_to_secret_memory);
 	RUN(a_read_of_secret_memory);
 	RUN(a_send_of_secret_memory);
 	RUN(a_receive_into_secret_memory);
-	RUN(memory_that_is_read_only);
-	RUN(rights_are_kept);
+	RUN(read_only_memory_is_not_written);
+	RUN(access_rights_are_enforced);
 	RUN(prefetched_pages_are_not_waited_for);
-	RUN(advice_while_pages_go);
-	RUN(looks_at_what_another_brings);
-	RUN(who_waits_holds_up_nobody);
-	RUN(what_is_placed_before_a_wait_stays);
-	RUN(nothing_is_placed_before_a_wait);
-	RUN(answers_wait);
-	RUN(many_small_ones_wait);
-	RUN(a_queue_full_of_what_waits);
-	RUN(an_end_behind_what_waits);
-	RUN(both_ends_behind_what_waits);
-	RUN(what_waits_goes);
-	RUN(an_atomic_that_waits_goes);
-	RUN(what_is_read_goes);
-	RUN(a_window_bound_anew_while_a_write_waits);
-	RUN(a_window_bound_anew_while_a_read_waits);
-	RUN(a_window_bound_anew_while_an_atomic_waits);
-	RUN(new_stream_behind_a_write_that_waits);
-	RUN(new_stream_behind_a_read_that_waits);
-	RUN(new_stream_behind_an_atomic_that_waits);
-	RUN(a_window);
+	RUN(prefetch_while_pages_are_removed);
+	RUN(query_does_not_undo_fault_of_other_thread);
+	RUN(waiting_stream_delays_no_other);
+	RUN(octets_placed_before_fault_are_not_placed_again);
+	RUN(fpdu_is_not_placed_in_part_before_fault);
+	RUN(read_response_waits_for_page_fault);
+	RUN(many_small_writes_wait_for_page_fault);
+	RUN(full_send_queue_drains_after_page_fault);
+	RUN(peer_close_waits_for_page_fault);
+	RUN(close_of_both_ends_waits_for_page_fault);
+	RUN(region_and_queue_pair_destroyed_during_page_fault);
+	RUN(region_of_waiting_atomic_destroyed);
+	RUN(window_deallocated_during_page_fault_of_read);
+	RUN(window_rebound_while_write_waits);
+	RUN(window_rebound_while_read_waits);
+	RUN(window_rebound_while_atomic_waits);
+	RUN(new_stream_while_write_of_old_one_waits);
+	RUN(new_stream_while_read_of_old_one_waits);
+	RUN(new_stream_while_atomic_of_old_one_waits);
+	RUN(window_of_on_demand_region);
 	RUN(deregistered_under_traffic);
 	if (!IMPLICIT) {
-		RUN(what_is_offered);
-		RUN(what_is_not_all_memory);
-		RUN(bad_advice);
-		RUN(registered_anew);
-		RUN(other_devices_end_meanwhile);
+		RUN(device_reports_odp_capabilities);
+		RUN(implicit_region_must_cover_all_memory);
+		RUN(invalid_advice_is_refused);
+		RUN(reregistration_of_on_demand_region);
+		RUN(page_fault_blocks_no_removal_of_other_devices);
 		return test_end();
 	}
-	RUN(what_two_parts_have);
-	RUN(more_parts_than_there_may_be);
-	RUN(nothing_at_the_beginning);
-	RUN(nothing_at_the_end);
-	RUN(nothing_of_the_kernel);
-	RUN(nothing_beyond_the_end);
-	RUN(all_memory_is_not_written);
-	RUN(advice_about_parts);
+	RUN(implicit_transfer_spans_two_parts);
+	RUN(implicit_parts_beyond_the_limit_replace_others);
+	RUN(implicit_access_to_first_page_fails);
+	RUN(implicit_access_to_last_page_fails);
+	RUN(implicit_access_to_kernel_address_fails);
+	RUN(implicit_access_that_wraps_fails);
+	RUN(implicit_region_without_write_right_is_not_written);
+	RUN(prefetch_spans_several_parts);
 	return test_end();
 }

@@ -89,7 +89,7 @@ static bool last_octet_stored_once(struct pair *p, size_t len, size_t end)
 	return count == 1;
 }
 
-PAIR_CASE(the_last_octet_is_stored_once)
+PAIR_CASE(last_octet_is_stored_once)
 {
 	static const size_t lens[] = { 1, 2, 4, 8, 16, 24, 48, 620, 1024, 1428, 4000 };
 
@@ -105,6 +105,6 @@ PAIR_CASE(the_last_octet_is_stored_once)
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
-	RUN(the_last_octet_is_stored_once);
+	RUN(last_octet_is_stored_once);
 	return test_end();
 }

@@ -129,7 +129,7 @@ PAIR_CASE(one_way, .sends_only = true, .receives_only = true, .depth = 1)
 /*
  * A Send to an end without a receive queue ends the stream, as one without a posted receive does.
  */
-PAIR_CASE(nothing_to_receive, .sends_only = true)
+PAIR_CASE(send_to_end_without_receive_queue_ends_the_stream, .sends_only = true)
 {
 	struct ibv_sge sge;
 	struct ibv_send_wr wr;
@@ -165,7 +165,7 @@ PAIR_CASE(end_of_a_receiver, .receives_only = true)
 /* --- not connected ---------------------------------------------------------------------------- */
 
 /* The owner may write anything to the memory of an empty queue. */
-static void scribbled_places(void)
+static void random_octets_in_empty_queue_do_no_harm(void)
 {
 	struct ibv_context *ctx = test_context();
 	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC, .cap = { 0 } };
@@ -215,7 +215,7 @@ static void scribbled_places(void)
 }
 
 /* The sizes of a receive queue are ignored beside a shared one. */
-static void sizes_beside_a_shared_queue(void)
+static void recv_queue_size_is_ignored_with_srq(void)
 {
 	struct ibv_context *ctx = test_context();
 	struct ibv_qp_init_attr init = {
@@ -271,10 +271,10 @@ int main(int argc, char **argv)
 	RUN(receives_only);
 	RUN(sends_only);
 	RUN(one_way);
-	RUN(nothing_to_receive);
+	RUN(send_to_end_without_receive_queue_ends_the_stream);
 	RUN(end_of_a_receiver);
-	RUN(scribbled_places);
-	RUN(sizes_beside_a_shared_queue);
+	RUN(random_octets_in_empty_queue_do_no_harm);
+	RUN(recv_queue_size_is_ignored_with_srq);
 	RUN(limit_of_a_new_shared_queue);
 	return test_end();
 }

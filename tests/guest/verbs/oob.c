@@ -34,7 +34,7 @@ SIDES_CASE(both_ready_then_both_send)
 	must(nobody_listens());
 }
 
-SIDES_CASE(one_is_through_before_the_other_begins)
+SIDES_CASE(first_end_in_rts_before_second_begins)
 {
 	must(side_rtr(a, b) && side_rts(a));
 	sleep_ms(100);
@@ -42,7 +42,7 @@ SIDES_CASE(one_is_through_before_the_other_begins)
 	must(traffic(a, b));
 }
 
-SIDES_CASE(the_other_is_through_before_the_one_begins)
+SIDES_CASE(second_end_in_rts_before_first_begins)
 {
 	must(side_rtr(b, a) && side_rts(b));
 	sleep_ms(100);
@@ -50,7 +50,7 @@ SIDES_CASE(the_other_is_through_before_the_one_begins)
 	must(traffic(a, b));
 }
 
-SIDES_CASE(one_waits_the_other_calls)
+SIDES_CASE(end_in_rtr_is_connected_by_peer)
 {
 	struct ibv_wc wc;
 
@@ -70,7 +70,7 @@ SIDES_CASE(one_waits_the_other_calls)
 }
 
 /* iWARP has no state in which a stream carries one direction only. */
-SIDES_CASE(one_that_only_waits_may_send_once_it_was_called)
+SIDES_CASE(end_in_rtr_may_send_once_connected)
 {
 	struct ibv_wc wc;
 
@@ -80,7 +80,7 @@ SIDES_CASE(one_that_only_waits_may_send_once_it_was_called)
 	check(qp_state(b->qp) == IBV_QPS_RTR, "state %d", qp_state(b->qp));
 }
 
-SIDES_CASE(what_was_posted_before_the_peer_came_goes_out)
+SIDES_CASE(requests_posted_before_connect_are_sent)
 {
 	struct ibv_wc wc;
 
@@ -138,7 +138,7 @@ static bool start_both(struct side *a, struct side *b)
 	return true;
 }
 
-static void both_at_once_one_connection_stays(void)
+static void simultaneous_connects_leave_one_connection(void)
 {
 	long before = device_counter(ctx, "established");
 
@@ -156,7 +156,7 @@ static void both_at_once_one_connection_stays(void)
 	}
 }
 
-static void many_at_once(void)
+static void many_pairs_connect_at_once(void)
 {
 	enum { PAIRS = 24 };
 	static struct side sides[PAIRS][2];
@@ -194,7 +194,7 @@ static void pkeys(void)
 }
 
 /* Its state is what programs expect of such a device: an RNIC reports INIT. */
-static void a_new_queue_pair(void)
+static void new_queue_pair_starts_in_its_initial_state(void)
 {
 	bool ib = ctx->device->node_type == IBV_NODE_CA;
 	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC };
@@ -279,7 +279,7 @@ static bool gives_up(struct side *s, const struct side *peer, int64_t least)
 	       side_send(s, 2, 100) && expect_giving_up(s, begin, least);
 }
 
-SIDES_CASE(a_peer_that_never_comes)
+SIDES_CASE(absent_peer_times_out)
 {
 	long before = device_counter(ctx, "oob_timeouts");
 
@@ -291,7 +291,7 @@ SIDES_CASE(a_peer_that_never_comes)
 	must(nobody_listens());
 }
 
-SIDES_CASE(time_is_what_timeout_and_retry_cnt_say)
+SIDES_CASE(connect_timeout_follows_timeout_and_retry_cnt)
 {
 	/* 4.096 us * 2^16 = 268 ms, four times as long, three tries: 3.2 s. */
 	a->timeout = 16;
@@ -299,7 +299,7 @@ SIDES_CASE(time_is_what_timeout_and_retry_cnt_say)
 	must(gives_up(a, b, 3200));
 }
 
-SIDES_CASE(without_a_timeout_a_send_waits)
+SIDES_CASE(send_without_timeout_waits_for_peer)
 {
 	struct ibv_wc wc;
 
@@ -311,7 +311,7 @@ SIDES_CASE(without_a_timeout_a_send_waits)
 	must(expect_wc(a->cq, &wc, 1, IBV_WC_SUCCESS) && expect_wc(b->cq, &wc, 2, IBV_WC_SUCCESS));
 }
 
-SIDES_CASE(who_posts_nothing_waits_for_ever)
+SIDES_CASE(end_without_requests_does_not_time_out)
 {
 	a->timeout = 1;
 	a->retry_cnt = 0;
@@ -364,7 +364,7 @@ static bool same_attributes(const struct side *s, const struct side *peer, bool 
 	return true;
 }
 
-SIDES_CASE(query_says_what_was_set)
+SIDES_CASE(query_reports_set_attributes)
 {
 	must(side_rtr(a, b));
 	must(same_attributes(a, b, false));
@@ -376,7 +376,7 @@ SIDES_CASE(query_says_what_was_set)
 	must(same_attributes(b, a, true));
 }
 
-SIDES_CASE(reset_and_used_again)
+SIDES_CASE(queue_pair_is_reused_after_reset)
 {
 	for (int round = 0; round < 3; round++) {
 		must(sides_join(a, b));
@@ -422,7 +422,7 @@ SIDES_CASE(reset_while_waiting)
 }
 
 /* Requests posted for an absent peer are not sent to the next one. */
-SIDES_CASE(reset_forgets_what_waits)
+SIDES_CASE(reset_drops_waiting_requests)
 {
 	struct ibv_wc wc;
 
@@ -443,7 +443,7 @@ SIDES_CASE(reset_forgets_what_waits)
 	must(traffic(a, b) && traffic(b, a));
 }
 
-SIDES_CASE(error_while_waiting_flushes)
+SIDES_CASE(modify_to_error_flushes_waiting_requests)
 {
 	struct ibv_wc wc;
 
@@ -488,7 +488,7 @@ static void leaves_while_connecting(bool by_reset)
 static void destroyed_while_connecting(void) { leaves_while_connecting(false); }
 static void reset_while_connecting(void) { leaves_while_connecting(true); }
 
-SIDES_CASE(wrong_psn_never_meets)
+SIDES_CASE(wrong_psn_does_not_connect)
 {
 	struct side liar = *a;
 	struct ibv_wc wc;
@@ -503,7 +503,7 @@ SIDES_CASE(wrong_psn_never_meets)
 	check(qp_state(b->qp) == IBV_QPS_RTS, "state %d", qp_state(b->qp));
 }
 
-SIDES_CASE(another_psn_than_the_caller_was_told)
+SIDES_CASE(modify_to_rts_with_unexpected_psn_fails)
 {
 	struct ibv_qp_attr attr;
 	struct ibv_wc wc;
@@ -520,7 +520,7 @@ SIDES_CASE(another_psn_than_the_caller_was_told)
 }
 
 /* The right peer connects even if a wrong one calls. */
-SIDES_CASE(a_wrong_caller_is_no_hindrance)
+SIDES_CASE(wrong_peer_does_not_block_right_one)
 {
 	struct side c;
 
@@ -549,7 +549,7 @@ SIDES_CASE(a_wrong_caller_is_no_hindrance)
 		      qp_state(a->qp));                                                            \
 	} while (0)
 
-SIDES_CASE(what_cannot_be_is_refused_at_once)
+SIDES_CASE(invalid_attributes_are_refused_at_once)
 {
 	struct ibv_qp_attr attr;
 	int mask = rts_attr(a, &attr);
@@ -592,7 +592,7 @@ static bool sent_to_itself(struct side *s)
 }
 
 /* UCX and NCCL connect queue pairs to themselves. */
-SIDES_CASE(a_queue_pair_is_its_own_peer)
+SIDES_CASE(queue_pair_connects_to_itself)
 {
 	struct ibv_wc wc;
 
@@ -617,7 +617,7 @@ SIDES_CASE(a_queue_pair_is_its_own_peer)
 }
 
 /* As with any peer, it has to know where the other begins. */
-SIDES_CASE(a_queue_pair_that_expects_another_psn_of_itself)
+SIDES_CASE(queue_pair_with_other_psn_does_not_connect_to_itself)
 {
 	struct ibv_qp_attr attr;
 	int mask = rtr_attr(a, a, &attr);
@@ -660,7 +660,7 @@ SIDES_CASE(depths_up_to_the_limits_of_the_device)
 }
 
 /* A Send that completed arrives, even if the sender destroys the queue pair right after. */
-static void what_was_sent_arrives_though_the_sender_goes(void)
+static void completed_send_arrives_after_sender_is_destroyed(void)
 {
 	for (int round = 0; round < 20 && !test_failed(); round++) {
 		struct side a, b;
@@ -681,7 +681,7 @@ static void what_was_sent_arrives_though_the_sender_goes(void)
  * Programs exit when they are done, and leave receives posted at their peers. A Send to them waits
  * as long as one to an absent peer, since other messages may be under way meanwhile.
  */
-SIDES_CASE(a_peer_that_has_gone_is_noticed_by_the_next_send_only)
+SIDES_CASE(gone_peer_is_noticed_by_next_send_only)
 {
 	struct ibv_wc wc;
 	int64_t begin;
@@ -705,7 +705,7 @@ SIDES_CASE(a_peer_that_has_gone_is_noticed_by_the_next_send_only)
 }
 
 /* A Send without a configured timeout does not wait, not even for the shortest one, a second. */
-SIDES_CASE(who_only_waited_does_not_wait_for_one_that_has_gone)
+SIDES_CASE(send_to_gone_peer_without_timeout_fails_at_once)
 {
 	struct ibv_wc wc;
 
@@ -723,7 +723,7 @@ SIDES_CASE(who_only_waited_does_not_wait_for_one_that_has_gone)
  * How many of the Reads are answered varies; each of them completes, and none succeeds after one
  * that fails.
  */
-SIDES_CASE(reads_of_a_peer_that_goes)
+SIDES_CASE(reads_of_destroyed_peer_fail)
 {
 	struct ibv_wc wc;
 	bool failed = false;
@@ -747,7 +747,7 @@ SIDES_CASE(reads_of_a_peer_that_goes)
 }
 
 /* The access flags of the queue pair apply besides those of the region. */
-SIDES_CASE(a_peer_may_do_what_the_queue_pair_grants)
+SIDES_CASE(qp_access_flags_limit_the_peer)
 {
 	struct ibv_qp_attr attr = { .qp_access_flags = IBV_ACCESS_REMOTE_READ };
 	struct ibv_wc wc;
@@ -763,7 +763,7 @@ SIDES_CASE(a_peer_may_do_what_the_queue_pair_grants)
 	check(b->memory.buf[0] == 7 && b->memory.buf[99] == 7, "it has written");
 }
 
-SIDES_CASE(switched_off)
+SIDES_CASE(connect_is_refused_with_port_0)
 {
 	struct ibv_qp_attr attr;
 	int mask = rtr_attr(a, b, &attr), rc;
@@ -777,7 +777,7 @@ SIDES_CASE(switched_off)
 	must(traffic(a, b));
 }
 
-SIDES_CASE(another_port)
+SIDES_CASE(connect_on_other_port)
 {
 	must(set_device_value(ctx, "oob_port", 24999));
 	if (side_rtr(a, b) && !somebody_listens(24999))
@@ -812,7 +812,7 @@ static void waits_for(struct side *a, struct side *b, uint8_t timer, uint8_t ret
 	must(sides_reset(a, b));
 }
 
-SIDES_CASE(a_send_waits_as_the_attributes_say)
+SIDES_CASE(send_waits_as_rnr_attributes_say)
 {
 	waits_for(a, b, 31, 0, 0);
 	waits_for(a, b, 31, 1, 491);
@@ -847,7 +847,7 @@ static void without_limit(struct side *a, struct side *b)
 }
 
 /* The sender's number counts, which it tells when it connects; else the receiver's own. */
-SIDES_CASE(the_sender_says_how_often)
+SIDES_CASE(rnr_retry_of_sender_applies)
 {
 	a->rnr_retry = 0;
 	b->rnr_retry = 7;
@@ -867,7 +867,7 @@ SIDES_CASE(the_sender_says_how_often)
 }
 
 /* With `rnr_retry` 7, and whatever the setting says. */
-SIDES_CASE(a_send_waits_without_limit)
+SIDES_CASE(send_with_rnr_retry_7_waits_without_limit)
 {
 	long old = device_value(ctx, "receive_wait");
 
@@ -913,45 +913,45 @@ int main(int argc, char **argv)
 		return test_cannot_start();
 	port = device_value(ctx, "oob_port");
 	RUN(both_ready_then_both_send);
-	RUN(one_is_through_before_the_other_begins);
-	RUN(the_other_is_through_before_the_one_begins);
-	RUN(one_waits_the_other_calls);
-	RUN(one_that_only_waits_may_send_once_it_was_called);
-	RUN(what_was_posted_before_the_peer_came_goes_out);
-	RUN(both_at_once_one_connection_stays);
-	RUN(many_at_once);
+	RUN(first_end_in_rts_before_second_begins);
+	RUN(second_end_in_rts_before_first_begins);
+	RUN(end_in_rtr_is_connected_by_peer);
+	RUN(end_in_rtr_may_send_once_connected);
+	RUN(requests_posted_before_connect_are_sent);
+	RUN(simultaneous_connects_leave_one_connection);
+	RUN(many_pairs_connect_at_once);
 	RUN(pkeys);
-	RUN(a_new_queue_pair);
+	RUN(new_queue_pair_starts_in_its_initial_state);
 	RUN(every_gid);
-	RUN(a_peer_that_never_comes);
-	RUN(time_is_what_timeout_and_retry_cnt_say);
-	RUN(without_a_timeout_a_send_waits);
-	RUN(who_posts_nothing_waits_for_ever);
-	RUN(query_says_what_was_set);
-	RUN(reset_and_used_again);
+	RUN(absent_peer_times_out);
+	RUN(connect_timeout_follows_timeout_and_retry_cnt);
+	RUN(send_without_timeout_waits_for_peer);
+	RUN(end_without_requests_does_not_time_out);
+	RUN(query_reports_set_attributes);
+	RUN(queue_pair_is_reused_after_reset);
 	RUN(reset_amid_work);
 	RUN(reset_while_waiting);
-	RUN(reset_forgets_what_waits);
-	RUN(error_while_waiting_flushes);
+	RUN(reset_drops_waiting_requests);
+	RUN(modify_to_error_flushes_waiting_requests);
 	RUN(destroyed_while_connecting);
 	RUN(reset_while_connecting);
-	RUN(wrong_psn_never_meets);
-	RUN(another_psn_than_the_caller_was_told);
-	RUN(a_wrong_caller_is_no_hindrance);
-	RUN(what_cannot_be_is_refused_at_once);
-	RUN(a_queue_pair_is_its_own_peer);
-	RUN(a_queue_pair_that_expects_another_psn_of_itself);
+	RUN(wrong_psn_does_not_connect);
+	RUN(modify_to_rts_with_unexpected_psn_fails);
+	RUN(wrong_peer_does_not_block_right_one);
+	RUN(invalid_attributes_are_refused_at_once);
+	RUN(queue_pair_connects_to_itself);
+	RUN(queue_pair_with_other_psn_does_not_connect_to_itself);
 	RUN(depths_up_to_the_limits_of_the_device);
-	RUN(what_was_sent_arrives_though_the_sender_goes);
-	RUN(a_peer_that_has_gone_is_noticed_by_the_next_send_only);
-	RUN(who_only_waited_does_not_wait_for_one_that_has_gone);
-	RUN(reads_of_a_peer_that_goes);
-	RUN(a_peer_may_do_what_the_queue_pair_grants);
-	RUN(a_send_waits_as_the_attributes_say);
-	RUN(the_sender_says_how_often);
-	RUN(a_send_waits_without_limit);
+	RUN(completed_send_arrives_after_sender_is_destroyed);
+	RUN(gone_peer_is_noticed_by_next_send_only);
+	RUN(send_to_gone_peer_without_timeout_fails_at_once);
+	RUN(reads_of_destroyed_peer_fail);
+	RUN(qp_access_flags_limit_the_peer);
+	RUN(send_waits_as_rnr_attributes_say);
+	RUN(rnr_retry_of_sender_applies);
+	RUN(send_with_rnr_retry_7_waits_without_limit);
 	RUN(confirmed_send_completes_with_its_receive);
-	RUN(switched_off);
-	RUN(another_port);
+	RUN(connect_is_refused_with_port_0);
+	RUN(connect_on_other_port);
 	return test_end();
 }

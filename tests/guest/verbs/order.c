@@ -49,7 +49,7 @@ static void sequence(struct pair *p, const char *kinds)
 PAIR_CASE(send_behind_read) { sequence(p, "rs"); }
 PAIR_CASE(write_behind_read) { sequence(p, "rw"); }
 PAIR_CASE(write_between_reads) { sequence(p, "rwrwrsrr"); }
-PAIR_CASE(many_behind_one_read) { sequence(p, "rssswwwssswwws"); }
+PAIR_CASE(many_requests_behind_one_read) { sequence(p, "rssswwwssswwws"); }
 PAIR_CASE(reads_beyond_the_depth, .depth = 2) { sequence(p, "rrrrrwssrrr"); }
 
 /* An unsignalled Read delays the completions behind it just the same. */
@@ -102,7 +102,7 @@ int main(int argc, char **argv)
 	RUN(send_behind_read);
 	RUN(write_behind_read);
 	RUN(write_between_reads);
-	RUN(many_behind_one_read);
+	RUN(many_requests_behind_one_read);
 	RUN(reads_beyond_the_depth);
 	RUN(send_behind_unsignalled_read);
 	RUN(writes_land_in_order);

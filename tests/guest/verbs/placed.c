@@ -18,7 +18,7 @@ static bool has(const struct side *s, size_t at, size_t len, uint32_t seed)
 	return differs < 0;
 }
 
-SIDES_CASE(a_complete_write_has_arrived)
+SIDES_CASE(completed_write_is_placed)
 {
 	static const size_t lens[] = { 1, 64, 4096, 65536 };
 	struct ibv_wc wc;
@@ -37,7 +37,7 @@ SIDES_CASE(a_complete_write_has_arrived)
 }
 
 /* UCX ends a row of Writes without completions by an empty one that has one. */
-SIDES_CASE(an_empty_write_completes_those_before_it)
+SIDES_CASE(empty_write_completes_earlier_writes)
 {
 	struct ibv_sge sge = sge_of(&a->memory, 0, 30000);
 	struct ibv_send_wr write = wr_rdma(IBV_WR_RDMA_WRITE, 1, 0, &sge, 1,
@@ -71,7 +71,7 @@ static void writes_beyond_the_limit(struct side *a, struct side *b)
 	}
 }
 
-SIDES_CASE(more_writes_than_reads_may_be_outstanding)
+SIDES_CASE(writes_beyond_read_depth_complete)
 {
 	/* The fewest with which the sides' attributes are taken. */
 	must(set_device_value(ctx, "ord_limit", 4));
@@ -80,7 +80,7 @@ SIDES_CASE(more_writes_than_reads_may_be_outstanding)
 }
 
 /* A program that forbids Reads of its memory gets completions, too. */
-SIDES_CASE(no_reads_are_allowed)
+SIDES_CASE(writes_complete_if_peer_allows_no_reads)
 {
 	struct ibv_qp_attr attr;
 	struct ibv_wc wc;
@@ -103,7 +103,7 @@ SIDES_CASE(no_reads_are_allowed)
 }
 
 /* What the peer refuses is not complete. */
-SIDES_CASE(a_refused_write_fails)
+SIDES_CASE(refused_write_fails)
 {
 	struct ibv_sge sge = sge_of(&a->memory, 0, 100);
 	struct ibv_send_wr write = wr_rdma(IBV_WR_RDMA_WRITE, 1, IBV_SEND_SIGNALED, &sge, 1,
@@ -123,10 +123,10 @@ int main(int argc, char **argv)
 	ctx = test_context();
 	if (!ctx)
 		return test_cannot_start();
-	RUN(a_complete_write_has_arrived);
-	RUN(an_empty_write_completes_those_before_it);
-	RUN(more_writes_than_reads_may_be_outstanding);
-	RUN(no_reads_are_allowed);
-	RUN(a_refused_write_fails);
+	RUN(completed_write_is_placed);
+	RUN(empty_write_completes_earlier_writes);
+	RUN(writes_beyond_read_depth_complete);
+	RUN(writes_complete_if_peer_allows_no_reads);
+	RUN(refused_write_fails);
 	return test_end();
 }

@@ -114,7 +114,7 @@ static int try_set_port(int number)
 	return rc;
 }
 
-static void nobody_can_bind_it_while_nothing_waits(void)
+static void held_port_cannot_be_bound_while_idle(void)
 {
 	must(binding_gives(port, EADDRINUSE));
 	/* A connection to it is refused. */
@@ -122,7 +122,7 @@ static void nobody_can_bind_it_while_nothing_waits(void)
 	must(binding_gives(OTHER_PORT, 0));
 }
 
-SIDES_CASE(nobody_can_bind_it_while_a_queue_pair_waits)
+SIDES_CASE(held_port_cannot_be_bound_while_queue_pair_waits)
 {
 	must(side_rtr(a, b));
 	check(somebody_listens(port), "nobody listens");
@@ -131,7 +131,7 @@ SIDES_CASE(nobody_can_bind_it_while_a_queue_pair_waits)
 	must(binding_gives(port, EADDRINUSE));
 }
 
-static void it_goes_with_the_setting(void)
+static void held_port_follows_the_setting(void)
 {
 	check(!try_set_port(0), "cannot be switched off");
 	must(binding_gives(port, 0));
@@ -145,7 +145,7 @@ static void it_goes_with_the_setting(void)
  * A waiting queue pair keeps the port that was set when it began, and no program can bind that
  * port.
  */
-SIDES_CASE(who_waits_keeps_the_port)
+SIDES_CASE(waiting_queue_pair_keeps_its_port)
 {
 	check(!try_set_port(OTHER_PORT), "cannot be changed");
 	must(side_rtr(a, b) && side_rtr(b, a));
@@ -156,7 +156,7 @@ SIDES_CASE(who_waits_keeps_the_port)
 	must(binding_gives(OTHER_PORT, 0));
 }
 
-SIDES_CASE(a_port_that_a_program_has_is_refused)
+SIDES_CASE(port_bound_by_program_is_refused)
 {
 	struct sockaddr_storage addr;
 	int fd = socket(AF_INET, SOCK_STREAM, 0), rc;
@@ -174,7 +174,7 @@ SIDES_CASE(a_port_that_a_program_has_is_refused)
 }
 
 /* Lingering connections do not prevent the port from being held again. */
-SIDES_CASE(it_can_be_held_again_beside_its_connections)
+SIDES_CASE(port_is_held_again_alongside_connections)
 {
 	must(sides_join(a, b) && traffic(a, b));
 	check(!try_set_port(0) && !try_set_port(port), "while they are up");
@@ -205,7 +205,7 @@ static void as_nobody(void)
 	ibv_close_device(own);
 }
 
-static void a_privileged_port_serves_who_may_not_bind_it(void)
+static void privileged_port_serves_unprivileged_process(void)
 {
 	int status = -1;
 	pid_t child;
@@ -232,12 +232,12 @@ int main(int argc, char **argv)
 	if (!ctx)
 		return test_cannot_start();
 	port = device_value(ctx, "oob_port");
-	RUN(nobody_can_bind_it_while_nothing_waits);
-	RUN(nobody_can_bind_it_while_a_queue_pair_waits);
-	RUN(it_goes_with_the_setting);
-	RUN(who_waits_keeps_the_port);
-	RUN(a_port_that_a_program_has_is_refused);
-	RUN(it_can_be_held_again_beside_its_connections);
-	RUN(a_privileged_port_serves_who_may_not_bind_it);
+	RUN(held_port_cannot_be_bound_while_idle);
+	RUN(held_port_cannot_be_bound_while_queue_pair_waits);
+	RUN(held_port_follows_the_setting);
+	RUN(waiting_queue_pair_keeps_its_port);
+	RUN(port_bound_by_program_is_refused);
+	RUN(port_is_held_again_alongside_connections);
+	RUN(privileged_port_serves_unprivileged_process);
 	return test_end();
 }

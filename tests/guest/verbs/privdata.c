@@ -140,19 +140,19 @@ out:
 static const size_t lens[] = { 0, 1, 2, 3, 4, 5, 56, 127, 128, 192, 196, 200, 248, 251, 252, 253,
 			       254, 255 };
 
-static void of_connect(void)
+static void private_data_of_connect(void)
 {
 	for (size_t i = 0; i < ARRAY_SIZE(lens) && !test_failed(); i++)
 		round_trip(lens[i], 0, ACCEPT);
 }
 
-static void of_accept(void)
+static void private_data_of_accept(void)
 {
 	for (size_t i = 0; i < ARRAY_SIZE(lens) && !test_failed(); i++)
 		round_trip(7, lens[i], ACCEPT);
 }
 
-static void of_reject(void)
+static void private_data_of_reject(void)
 {
 	for (size_t i = 0; i < ARRAY_SIZE(lens) && !test_failed(); i++)
 		round_trip(lens[i], lens[i], REJECT);
@@ -176,8 +176,8 @@ int main(int argc, char **argv)
 	    rdma_create_id(lch, &lid, NULL, RDMA_PS_TCP) ||
 	    rdma_bind_addr(lid, (struct sockaddr *)&addr) || rdma_listen(lid, 8))
 		return test_cannot_start();
-	RUN(of_connect);
-	RUN(of_accept);
-	RUN(of_reject);
+	RUN(private_data_of_connect);
+	RUN(private_data_of_accept);
+	RUN(private_data_of_reject);
 	return test_end();
 }

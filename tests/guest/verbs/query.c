@@ -97,7 +97,7 @@ PAIR_CASE(a_connected_queue_pair, .sq_depth = 33, .rq_depth = 47, .depth = 5)
 }
 
 /* A refused attribute changes neither itself nor what else the call names. */
-PAIR_CASE(what_cannot_be_modified)
+PAIR_CASE(unsupported_attributes_are_refused)
 {
 	static const struct {
 		int mask, error;
@@ -132,7 +132,7 @@ PAIR_CASE(what_cannot_be_modified)
 	must(exchange_works(p));
 }
 
-PAIR_CASE(the_current_state_must_be_right)
+PAIR_CASE(modify_checks_current_state)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR, .cur_qp_state = IBV_QPS_SQE };
 	int mask = IBV_QP_STATE | IBV_QP_CUR_STATE;
@@ -243,8 +243,8 @@ int main(int argc, char **argv)
 	RUN(port);
 	RUN(gid);
 	RUN(a_connected_queue_pair);
-	RUN(what_cannot_be_modified);
-	RUN(the_current_state_must_be_right);
+	RUN(unsupported_attributes_are_refused);
+	RUN(modify_checks_current_state);
 	RUN(depths_are_negotiated);
 	return test_end();
 }

@@ -97,7 +97,7 @@ PAIR_CASE(read_sizes)
 }
 
 /* A transfer of no octets needs neither a valid key nor address (RFC 5041, section 5.2). */
-PAIR_CASE(nothing_needs_no_key)
+PAIR_CASE(empty_transfer_needs_no_key)
 {
 	struct ibv_wc wc;
 
@@ -134,7 +134,7 @@ PAIR_CASE(write_gathers, .send_sge = 4)
 }
 
 /* The receiver of a Write has no completion; a Send behind it notifies. */
-PAIR_CASE(send_behind_write_tells)
+PAIR_CASE(send_behind_write_notifies)
 {
 	struct ibv_send_wr wr[2];
 	struct ibv_sge sge[2];
@@ -254,7 +254,7 @@ REFUSED(read_without_right, refused_read, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RE
 	AT, KEY)
 REFUSED(read_of_unknown_region, refused_read, ALL_RIGHTS, 100, AT, KEY ^ 0x5a5a5a00)
 REFUSED(read_with_wrong_key_octet, refused_read, ALL_RIGHTS, 100, AT, KEY ^ 0x01)
-REFUSED(read_below, refused_read, ALL_RIGHTS, 100, AT - 1, KEY)
+REFUSED(read_below_the_region, refused_read, ALL_RIGHTS, 100, AT - 1, KEY)
 REFUSED(read_past_the_end, refused_read, ALL_RIGHTS, 8192, AT + 1, KEY)
 REFUSED(read_at_the_end, refused_read, ALL_RIGHTS, 1, AT + 8192, KEY)
 REFUSED(read_that_wraps, refused_read, ALL_RIGHTS, 16, ~0ULL - 7, KEY)
@@ -262,7 +262,7 @@ REFUSED(write_without_right, refused_write, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_
 	AT, KEY)
 REFUSED(write_to_unknown_region, refused_write, ALL_RIGHTS, 100, AT, KEY ^ 0x5a5a5a00)
 REFUSED(write_with_wrong_key_octet, refused_write, ALL_RIGHTS, 100, AT, KEY ^ 0x80)
-REFUSED(write_below, refused_write, ALL_RIGHTS, 100, AT - 1, KEY)
+REFUSED(write_below_the_region, refused_write, ALL_RIGHTS, 100, AT - 1, KEY)
 REFUSED(write_past_the_end, refused_write, ALL_RIGHTS, 100, AT + 8093, KEY)
 REFUSED(write_at_the_end, refused_write, ALL_RIGHTS, 1, AT + 8192, KEY)
 REFUSED(write_that_wraps, refused_write, ALL_RIGHTS, 16, ~0ULL - 7, KEY)
@@ -339,21 +339,21 @@ int main(int argc, char **argv)
 	test_begin(argc, argv);
 	RUN(write_sizes);
 	RUN(read_sizes);
-	RUN(nothing_needs_no_key);
+	RUN(empty_transfer_needs_no_key);
 	RUN(write_gathers);
-	RUN(send_behind_write_tells);
+	RUN(send_behind_write_notifies);
 	RUN(many_reads);
 	RUN(read_without_right);
 	RUN(read_of_unknown_region);
 	RUN(read_with_wrong_key_octet);
-	RUN(read_below);
+	RUN(read_below_the_region);
 	RUN(read_past_the_end);
 	RUN(read_at_the_end);
 	RUN(read_that_wraps);
 	RUN(write_without_right);
 	RUN(write_to_unknown_region);
 	RUN(write_with_wrong_key_octet);
-	RUN(write_below);
+	RUN(write_below_the_region);
 	RUN(write_past_the_end);
 	RUN(write_at_the_end);
 	RUN(write_that_wraps);

@@ -153,7 +153,7 @@ static void rejects_what_it_has_accepted(void)
 	rdma_reject(r.id, NULL, 0);
 }
 
-static void who_rejects_what_it_has_accepted_can_end(void)
+static void process_exits_after_rejecting_accepted_request(void)
 {
 	ends(run_alone("rejects_what_it_has_accepted"), 2 * SOON);
 }
@@ -168,7 +168,7 @@ static void accepts_once_more_with_a_wrong_number(void)
 	check(request_accept(&r, 1), "accepted with a wrong number");
 }
 
-static void who_accepts_with_a_wrong_number_can_end(void)
+static void process_exits_after_accept_with_wrong_qpn(void)
 {
 	ends(run_alone("accepts_once_more_with_a_wrong_number"), 2 * SOON);
 }
@@ -189,7 +189,7 @@ static uint32_t crc32c(const uint8_t *octets, size_t len)
  * The peer sends its ready-to-receive message after the consumer has rejected: the connection does
  * not come up, but is reset.
  */
-static void what_was_accepted_and_rejected_is_reset(void)
+static void accepted_then_rejected_connection_is_reset(void)
 {
 	/* An FPDU with an RDMA Write of no octets. */
 	uint8_t octets[20] = { 0, 14, 0xc1, 0x40 }, sink[256];
@@ -255,7 +255,7 @@ static void accepts_once_more_when_the_queue_pair_is_gone(void)
 	close(held);
 }
 
-static void a_second_accept_behind_a_dead_queue_pair(void)
+static void second_accept_after_queue_pair_is_destroyed(void)
 {
 	int held = hold_queue();
 
@@ -291,7 +291,7 @@ static void owner(int numbers, int until)
  * One process has the ids of a connection, another one the queue pairs, and ends. Nothing of it
  * waits for the queue.
  */
-static void a_process_ends_while_the_queue_is_held(void)
+static void process_exits_while_iw_cm_queue_is_blocked(void)
 {
 	struct rdma_conn_param param = { .initiator_depth = 1, .responder_resources = 1 };
 	struct rdma_event_channel *lch = rdma_create_event_channel(), *ch;
@@ -380,10 +380,10 @@ int main(int argc, char **argv)
 		/* Leaves all files to the kernel. */
 		_exit(test_failed() ? test_cannot_start() : 0);
 	}
-	RUN(who_rejects_what_it_has_accepted_can_end);
-	RUN(who_accepts_with_a_wrong_number_can_end);
-	RUN(what_was_accepted_and_rejected_is_reset);
-	RUN(a_second_accept_behind_a_dead_queue_pair);
-	RUN(a_process_ends_while_the_queue_is_held);
+	RUN(process_exits_after_rejecting_accepted_request);
+	RUN(process_exits_after_accept_with_wrong_qpn);
+	RUN(accepted_then_rejected_connection_is_reset);
+	RUN(second_accept_after_queue_pair_is_destroyed);
+	RUN(process_exits_while_iw_cm_queue_is_blocked);
 	return test_end();
 }

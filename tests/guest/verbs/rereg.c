@@ -72,7 +72,7 @@ static bool anew(uint32_t flags, struct ibv_pd *pd, void *addr, int access)
 	return !test_failed();
 }
 
-PAIR_CASE(other_memory)
+PAIR_CASE(reregistration_with_other_memory)
 {
 	uint32_t old;
 
@@ -84,28 +84,28 @@ PAIR_CASE(other_memory)
 	does_not_read(p, remote.buf, old);
 }
 
-PAIR_CASE(the_memory_before_is_let_go)
+PAIR_CASE(reregistration_releases_old_memory)
 {
 	must(prepare(p, p->b.pd, ALL_RIGHTS));
 	must(anew(TRANSLATION, NULL, other, 0));
 	does_not_read(p, remote.buf, remote.mr->rkey);
 }
 
-PAIR_CASE(more_rights)
+PAIR_CASE(reregistration_with_more_rights)
 {
 	must(prepare(p, p->b.pd, IBV_ACCESS_LOCAL_WRITE));
 	must(anew(ACCESS, NULL, NULL, ALL_RIGHTS));
 	reads(p, remote.buf, 1);
 }
 
-PAIR_CASE(fewer_rights)
+PAIR_CASE(reregistration_with_fewer_rights)
 {
 	must(prepare(p, p->b.pd, ALL_RIGHTS));
 	must(anew(ACCESS, NULL, NULL, IBV_ACCESS_LOCAL_WRITE));
 	does_not_read(p, remote.buf, remote.mr->rkey);
 }
 
-PAIR_CASE(another_domain)
+PAIR_CASE(reregistration_in_other_domain)
 {
 	struct ibv_pd *pd = ibv_alloc_pd(p->b.pd->context);
 	bool left;
@@ -119,7 +119,7 @@ PAIR_CASE(another_domain)
 	reads(p, remote.buf, 1);
 }
 
-PAIR_CASE(out_of_the_domain)
+PAIR_CASE(reregistration_takes_region_out_of_domain)
 {
 	struct ibv_pd *pd = ibv_alloc_pd(p->b.pd->context);
 
@@ -131,7 +131,7 @@ PAIR_CASE(out_of_the_domain)
 	check(!ibv_dealloc_pd(pd), "the domain is in use");
 }
 
-PAIR_CASE(all_at_once)
+PAIR_CASE(reregistration_of_memory_domain_and_rights)
 {
 	struct ibv_pd *pd = ibv_alloc_pd(p->b.pd->context);
 
@@ -142,7 +142,7 @@ PAIR_CASE(all_at_once)
 	reads(p, other, 2);
 }
 
-PAIR_CASE(many_times)
+PAIR_CASE(repeated_reregistration)
 {
 	must(prepare(p, p->b.pd, ALL_RIGHTS));
 	for (int i = 0; i < 100; i++) {
@@ -156,7 +156,7 @@ PAIR_CASE(many_times)
 }
 
 /* A rejected change leaves the region as it was. */
-PAIR_CASE(what_cannot_be)
+PAIR_CASE(invalid_reregistration_changes_nothing)
 {
 	static const struct {
 		uint32_t flags;
@@ -189,7 +189,7 @@ PAIR_CASE(what_cannot_be)
 }
 
 /* Memory that the process cannot write cannot get the right to write. */
-PAIR_CASE(memory_that_is_read_only)
+PAIR_CASE(reregistration_of_read_only_memory)
 {
 	FILE *file = tmpfile();
 	void *at;
@@ -227,7 +227,7 @@ static struct ibv_mw *bound(struct pair *p, int *status)
 	return mw;
 }
 
-PAIR_CASE(the_right_to_bind_windows)
+PAIR_CASE(reregistration_adds_right_to_bind_windows)
 {
 	struct ibv_mw *mw;
 	int status = -1, error;
@@ -248,7 +248,7 @@ PAIR_CASE(the_right_to_bind_windows)
 	reads(p, remote.buf, 1);
 }
 
-PAIR_CASE(no_right_to_bind_windows_any_more)
+PAIR_CASE(reregistration_removes_right_to_bind_windows)
 {
 	struct ibv_mw *mw;
 	int status = -1;
@@ -269,17 +269,17 @@ PAIR_CASE(no_right_to_bind_windows_any_more)
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
-	RUN(other_memory);
-	RUN(the_memory_before_is_let_go);
-	RUN(more_rights);
-	RUN(fewer_rights);
-	RUN(another_domain);
-	RUN(out_of_the_domain);
-	RUN(all_at_once);
-	RUN(many_times);
-	RUN(what_cannot_be);
-	RUN(memory_that_is_read_only);
-	RUN(the_right_to_bind_windows);
-	RUN(no_right_to_bind_windows_any_more);
+	RUN(reregistration_with_other_memory);
+	RUN(reregistration_releases_old_memory);
+	RUN(reregistration_with_more_rights);
+	RUN(reregistration_with_fewer_rights);
+	RUN(reregistration_in_other_domain);
+	RUN(reregistration_takes_region_out_of_domain);
+	RUN(reregistration_of_memory_domain_and_rights);
+	RUN(repeated_reregistration);
+	RUN(invalid_reregistration_changes_nothing);
+	RUN(reregistration_of_read_only_memory);
+	RUN(reregistration_adds_right_to_bind_windows);
+	RUN(reregistration_removes_right_to_bind_windows);
 	return test_end();
 }

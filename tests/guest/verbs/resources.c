@@ -128,7 +128,7 @@ static int mappable_elsewhere(struct ibv_device *device, const struct mapping *q
 }
 
 /* Only the context that made a queue can map it (RFC 5040, section 8.1.1). */
-PAIR_CASE(queues_are_nobody_elses, .srq = srq_make)
+PAIR_CASE(queues_cannot_be_mapped_by_other_contexts, .srq = srq_make)
 {
 	struct ibv_context *context = p->b.id->verbs, *second;
 	struct mapping queues[16];
@@ -268,7 +268,7 @@ static void in_cgroup(void (*body)(void))
 /* The process that makes a queue is charged for its memory. */
 static void queues_are_charged(void) { in_cgroup(charges); }
 
-static void what_becomes_smaller_is_given_back(void)
+static void shrunk_queues_are_uncharged(void)
 {
 	if (!has_extensions())
 		return test_skip("the library resizes no queues");
@@ -561,9 +561,9 @@ int main(int argc, char **argv)
 	RUN(completion_queue);
 	RUN(memory_region);
 	RUN(shared_receive_queue);
-	RUN(queues_are_nobody_elses);
+	RUN(queues_cannot_be_mapped_by_other_contexts);
 	RUN(queues_are_charged);
-	RUN(what_becomes_smaller_is_given_back);
+	RUN(shrunk_queues_are_uncharged);
 	RUN(streams_are_charged);
 	RUN(windows_are_charged);
 	RUN(listeners_are_charged);

@@ -143,7 +143,7 @@ PAIR_CASE(write_at_reregistration) { writes(p, 30, register_anew); }
 PAIR_CASE(read_at_reregistration) { reads(p, 30, register_anew); }
 
 /* The same STag index with another key is another region: an old rkey never reaches a new one. */
-PAIR_CASE(an_old_key_is_dead)
+PAIR_CASE(old_rkey_does_not_reach_new_region)
 {
 	struct ibv_send_wr wr;
 	struct ibv_sge sge;
@@ -181,6 +181,6 @@ int main(int argc, char **argv)
 	RUN(late_read);
 	RUN(write_at_reregistration);
 	RUN(read_at_reregistration);
-	RUN(an_old_key_is_dead);
+	RUN(old_rkey_does_not_reach_new_region);
 	return test_end();
 }

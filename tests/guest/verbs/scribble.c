@@ -178,7 +178,7 @@ REFUSED(invalidate_of_user_memory, e->wr.opcode = IBV_WR_LOCAL_INV;
 /* --- whole queues ----------------------------------------------------------------------------- */
 
 /* The header holds the size and number of the elements for the library only. */
-static void header_of_lies(void)
+static void wrong_ring_header_is_ignored(void)
 {
 	struct target t = { 0 };
 	struct ibv_wc wc;
@@ -256,7 +256,7 @@ static void random_receive_queue(void)
 }
 
 /* All queues, the completion queues too, while requests go both ways. */
-static void random_everything(void)
+static void random_octets_in_all_queues(void)
 {
 	struct mapping now[64];
 	size_t n;
@@ -445,10 +445,10 @@ int main(int argc, char **argv)
 	RUN(scribbled_bind_of_no_window);
 	RUN(scribbled_bind_of_a_region);
 	RUN(scribbled_invalidate_of_user_memory);
-	RUN(header_of_lies);
+	RUN(wrong_ring_header_is_ignored);
 	RUN(random_send_queue);
 	RUN(random_receive_queue);
-	RUN(random_everything);
+	RUN(random_octets_in_all_queues);
 	RUN(endless_requests_without_message);
 	RUN(endless_requests_after_the_end);
 	return test_end();

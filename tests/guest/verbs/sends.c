@@ -64,7 +64,7 @@ PAIR_CASE(sizes)
 			must(send_len(p, len, 0));
 }
 
-PAIR_CASE(a_large_message)
+PAIR_CASE(large_message)
 {
 	must(prepare(p, (8 << 20) + 3));
 	must(send_len(p, (8 << 20) + 3, 0));
@@ -198,7 +198,7 @@ PAIR_CASE(signal_all, .sig_all = true)
 }
 
 /* A list of work requests in one post, filling the whole queue. */
-PAIR_CASE(a_full_queue_in_order, .sq_depth = 64, .rq_depth = 64)
+PAIR_CASE(full_send_queue_completes_in_order, .sq_depth = 64, .rq_depth = 64)
 {
 	struct ibv_send_wr wr[64];
 	struct ibv_sge sge[64];
@@ -221,7 +221,7 @@ PAIR_CASE(a_full_queue_in_order, .sq_depth = 64, .rq_depth = 64)
 	check(pattern_differs(dst.buf, 65536, 3) < 0, "data differs");
 }
 
-PAIR_CASE(more_than_the_queue_is_refused, .sq_depth = 16)
+PAIR_CASE(post_to_full_send_queue_is_refused, .sq_depth = 16)
 {
 	struct ibv_qp_init_attr init;
 	struct ibv_qp_attr attr;
@@ -281,12 +281,12 @@ static void all_that_was_accepted(struct pair *p, enum ibv_wr_opcode first)
 	must(exchange_works(p));
 }
 
-PAIR_CASE(a_queue_full_behind_a_read, .sq_depth = 8, .cq_depth = 256)
+PAIR_CASE(send_queue_full_behind_read, .sq_depth = 8, .cq_depth = 256)
 {
 	all_that_was_accepted(p, IBV_WR_RDMA_READ);
 }
 
-PAIR_CASE(a_queue_full_behind_a_write, .sq_depth = 8, .cq_depth = 256)
+PAIR_CASE(send_queue_full_behind_write, .sq_depth = 8, .cq_depth = 256)
 {
 	all_that_was_accepted(p, IBV_WR_RDMA_WRITE);
 }
@@ -302,7 +302,7 @@ static void *scribble(void *stop)
  * A process that changes a buffer while it is sent may send any contents; but each FPDU has the CRC
  * of what it carries, so the stream goes on.
  */
-PAIR_CASE(scribbled_while_it_is_sent, .sq_depth = 32, .rq_depth = 32)
+PAIR_CASE(buffer_changed_during_send_keeps_crc_valid, .sq_depth = 32, .rq_depth = 32)
 {
 	enum { ROUNDS = 20, SENDS = 16 };
 	struct ibv_send_wr wr;
@@ -413,18 +413,18 @@ int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
 	RUN(sizes);
-	RUN(a_large_message);
+	RUN(large_message);
 	RUN(gather_and_scatter);
 	RUN(inline_data);
 	RUN(inline_without_region);
 	RUN(inline_too_long_is_refused);
 	RUN(unsignalled);
 	RUN(signal_all);
-	RUN(a_full_queue_in_order);
-	RUN(more_than_the_queue_is_refused);
-	RUN(a_queue_full_behind_a_read);
-	RUN(a_queue_full_behind_a_write);
-	RUN(scribbled_while_it_is_sent);
+	RUN(full_send_queue_completes_in_order);
+	RUN(post_to_full_send_queue_is_refused);
+	RUN(send_queue_full_behind_read);
+	RUN(send_queue_full_behind_write);
+	RUN(buffer_changed_during_send_keeps_crc_valid);
 	RUN(fence_waits_for_read);
 	RUN(fenced_read);
 	RUN(invalidate_of_a_shared_region_ends_the_stream);

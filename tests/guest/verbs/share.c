@@ -369,7 +369,7 @@ static int64_t disk_latency(void)
 	return took[n * 99 / 100];
 }
 
-static void disk_is_read_beside_1000_queue_pairs(void)
+static void disk_is_read_alongside_1000_queue_pairs(void)
 {
 	static pid_t spinners[SPINNERS];
 	int64_t alone = disk_latency(), spinning, queues = -1;
@@ -429,7 +429,7 @@ int main(int argc, char **argv)
 		return test_cannot_start();
 	lists = connected + 1;
 	if (getenv("DISK")) {
-		RUN(disk_is_read_beside_1000_queue_pairs);
+		RUN(disk_is_read_alongside_1000_queue_pairs);
 		return test_end();
 	}
 	RUN(one_queue_pair_that_writes);

@@ -47,7 +47,7 @@ PAIR_CASE(receives, .srq = srq_make)
 }
 
 /* The queue pair in each completion identifies the consumer of a shared receive. */
-PAIR_CASE(use_is_told_by_queue_pair, .srq = srq_make)
+PAIR_CASE(completion_names_the_queue_pair, .srq = srq_make)
 {
 	struct pair_opts opts = { .beside = &p->b };
 	struct region from_other;
@@ -207,7 +207,7 @@ PAIR_CASE(last_wqe_after_modify, .srq = srq_make)
  * It comes once, however many requests are flushed afterwards; and again after a reset and a new
  * error.
  */
-PAIR_CASE(last_wqe_is_told_once, .srq = srq_make)
+PAIR_CASE(last_wqe_event_comes_once, .srq = srq_make)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
 	enum ibv_event_type told = IBV_EVENT_QP_LAST_WQE_REACHED;
@@ -246,7 +246,7 @@ PAIR_CASE(receives_outlive_a_queue_pair, .srq = srq_make)
 	must(expect_no_wc(p->b.recv_cq, QUIET));
 }
 
-PAIR_CASE(overfull_is_refused, .srq = srq_make)
+PAIR_CASE(post_to_full_srq_is_refused, .srq = srq_make)
 {
 	int rc = 0, n = 0;
 
@@ -399,7 +399,7 @@ static void pinned_body(struct pair *p)
 	receives_in_the_queues_domain(p, IBV_ACCESS_LOCAL_WRITE);
 }
 
-static void a_receive_is_of_the_queues_domain(void) { with_srq_apart(pinned_body); }
+static void receive_is_checked_in_domain_of_srq(void) { with_srq_apart(pinned_body); }
 
 static void paged_body(struct pair *p)
 {
@@ -411,7 +411,7 @@ static void paged_body(struct pair *p)
 	receives_in_the_queues_domain(p, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ON_DEMAND);
 }
 
-static void a_paged_receive_is_of_the_queues_domain(void) { with_srq_apart(paged_body); }
+static void on_demand_receive_is_checked_in_domain_of_srq(void) { with_srq_apart(paged_body); }
 
 static void a_receive_is_refused(struct pair *p, size_t len)
 {
@@ -429,31 +429,31 @@ static void a_receive_is_refused(struct pair *p, size_t len)
 
 static void short_body(struct pair *p) { a_receive_is_refused(p, SHORT); }
 
-static void a_receive_of_the_queue_pairs_domain_is_refused(void) { with_srq_apart(short_body); }
+static void receive_in_domain_of_queue_pair_is_refused(void) { with_srq_apart(short_body); }
 
 static void long_body(struct pair *p) { a_receive_is_refused(p, LONG); }
 
-static void a_long_receive_of_the_queue_pairs_domain_is_refused(void) { with_srq_apart(long_body); }
+static void long_receive_in_domain_of_queue_pair_is_refused(void) { with_srq_apart(long_body); }
 
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
 	RUN(receives);
-	RUN(use_is_told_by_queue_pair);
+	RUN(completion_names_the_queue_pair);
 	RUN(limit_event);
 	RUN(limit_above_the_fill);
 	RUN(limit_event_without_receives_comes_once);
 	RUN(last_wqe_after_disconnect);
 	RUN(last_wqe_after_modify);
-	RUN(last_wqe_is_told_once);
+	RUN(last_wqe_event_comes_once);
 	RUN(receives_outlive_a_queue_pair);
-	RUN(overfull_is_refused);
+	RUN(post_to_full_srq_is_refused);
 	RUN(a_limit_above_the_size_is_refused);
 	RUN(an_unknown_attribute_is_refused);
 	RUN(resized_with_receives_in_it);
-	RUN(a_receive_is_of_the_queues_domain);
-	RUN(a_paged_receive_is_of_the_queues_domain);
-	RUN(a_receive_of_the_queue_pairs_domain_is_refused);
-	RUN(a_long_receive_of_the_queue_pairs_domain_is_refused);
+	RUN(receive_is_checked_in_domain_of_srq);
+	RUN(on_demand_receive_is_checked_in_domain_of_srq);
+	RUN(receive_in_domain_of_queue_pair_is_refused);
+	RUN(long_receive_in_domain_of_queue_pair_is_refused);
 	return test_end();
 }

@@ -128,7 +128,7 @@ static long refusals(void)
 	static void name##_body(struct side *a, struct side *b)
 
 /* If this case fails, the others prove nothing. */
-static void the_right_request_is_answered(void)
+static void right_request_is_answered(void)
 {
 	struct side a, b;
 	uint8_t frame[REQUEST_LEN];
@@ -175,7 +175,7 @@ static bool wrong_octets(const struct side *from, const struct side *to, int end
 	return true;
 }
 
-WAITING_CASE(wrong_in_any_octet)
+WAITING_CASE(request_with_any_wrong_octet_is_refused)
 {
 	/* The waiting end does not know the initial PSN yet: the last four octets. */
 	int known = ANNOUNCEMENT_LEN - 4;
@@ -185,7 +185,7 @@ WAITING_CASE(wrong_in_any_octet)
 	check(refusals() - before == known - 2, "%ld refusals", refusals() - before);
 }
 
-static void wrong_in_any_octet_for_one_that_calls_too(void)
+static void request_with_any_wrong_octet_is_refused_by_connecting_end(void)
 {
 	struct side a, b;
 
@@ -195,7 +195,7 @@ static void wrong_in_any_octet_for_one_that_calls_too(void)
 	sides_close(&a, &b);
 }
 
-WAITING_CASE(without_peer_to_peer_start)
+WAITING_CASE(request_without_peer_to_peer_start_is_refused)
 {
 	uint8_t frame[REQUEST_LEN];
 
@@ -210,7 +210,7 @@ WAITING_CASE(without_peer_to_peer_start)
 	must(is_closed(NULL, frame, sizeof(frame), "no MPA"));
 }
 
-WAITING_CASE(another_length)
+WAITING_CASE(request_of_wrong_length_is_refused)
 {
 	uint8_t frame[REQUEST_LEN + 8] = { 0 };
 
@@ -226,7 +226,7 @@ WAITING_CASE(another_length)
 }
 
 /* A valid frame from a wrong address: the connection is refused before an octet arrives. */
-WAITING_CASE(from_another_address)
+WAITING_CASE(request_from_wrong_address_is_refused)
 {
 	uint8_t frame[REQUEST_LEN];
 	long before = refusals();
@@ -238,7 +238,7 @@ WAITING_CASE(from_another_address)
 }
 
 /* Half a frame waits for its other half, for a limited time, and blocks no other connection. */
-WAITING_CASE(half_a_frame)
+WAITING_CASE(incomplete_request_times_out_and_blocks_no_other)
 {
 	uint8_t frame[REQUEST_LEN];
 	int64_t begin = now_ms();
@@ -256,7 +256,7 @@ WAITING_CASE(half_a_frame)
  * A replayed frame: once its queue pairs have connected it connects nothing, neither now nor after
  * a reset.
  */
-static void replayed(void)
+static void replayed_request_is_refused(void)
 {
 	struct side a, b;
 	uint8_t frame[REQUEST_LEN];
@@ -283,7 +283,7 @@ static void replayed(void)
 }
 
 /* Silent connections use up places, but not all of them for long. */
-static void silent_ones(void)
+static void silent_connections_block_no_request_for_long(void)
 {
 	enum { STRANGERS = 400 };
 	static int fds[STRANGERS];
@@ -354,7 +354,7 @@ static bool guess(const struct side *from, const struct side *to, bool *answered
 /*
  * During guessing even a right PSN is rejected; once the guessing stops, the right peer connects.
  */
-WAITING_CASE(too_many_wrong_guesses_and_a_right_one_is_refused_too)
+WAITING_CASE(right_psn_is_refused_during_wrong_guesses)
 {
 	int64_t end = now_ms() + 6 * SOON;
 	bool answered = true;
@@ -370,7 +370,7 @@ WAITING_CASE(too_many_wrong_guesses_and_a_right_one_is_refused_too)
 }
 
 /* A peer that knows both numbers of a QP which may itself call connects despite others' guesses. */
-static void guesses_are_no_hindrance_where_two_numbers_are_known(void)
+static void peer_with_both_psns_connects_despite_wrong_guesses(void)
 {
 	int64_t end = now_ms() + 6 * SOON;
 	long before = limited();
@@ -407,7 +407,7 @@ static long free_kb(void)
 }
 
 /* Ten thousand guessing connections; counts what remains of them. */
-WAITING_CASE(ten_thousand)
+WAITING_CASE(ten_thousand_guesses_leave_no_state)
 {
 	int count = getenv("STRANGERS") ? atoi(getenv("STRANGERS")) : 10000;
 	uint8_t frame[REQUEST_LEN];
@@ -445,17 +445,17 @@ int main(int argc, char **argv)
 	if (!ctx)
 		return test_cannot_start();
 	port = device_value(ctx, "oob_port");
-	RUN(the_right_request_is_answered);
-	RUN(wrong_in_any_octet);
-	RUN(wrong_in_any_octet_for_one_that_calls_too);
-	RUN(without_peer_to_peer_start);
-	RUN(another_length);
-	RUN(from_another_address);
-	RUN(half_a_frame);
-	RUN(replayed);
-	RUN(silent_ones);
-	RUN(too_many_wrong_guesses_and_a_right_one_is_refused_too);
-	RUN(guesses_are_no_hindrance_where_two_numbers_are_known);
-	RUN(ten_thousand);
+	RUN(right_request_is_answered);
+	RUN(request_with_any_wrong_octet_is_refused);
+	RUN(request_with_any_wrong_octet_is_refused_by_connecting_end);
+	RUN(request_without_peer_to_peer_start_is_refused);
+	RUN(request_of_wrong_length_is_refused);
+	RUN(request_from_wrong_address_is_refused);
+	RUN(incomplete_request_times_out_and_blocks_no_other);
+	RUN(replayed_request_is_refused);
+	RUN(silent_connections_block_no_request_for_long);
+	RUN(right_psn_is_refused_during_wrong_guesses);
+	RUN(peer_with_both_psns_connects_despite_wrong_guesses);
+	RUN(ten_thousand_guesses_leave_no_state);
 	return test_end();
 }

@@ -61,7 +61,7 @@ static struct ibv_send_wr to_remote(enum ibv_wr_opcode op, uint64_t id, struct i
 }
 
 /* The usual: all that a program may do, and its regions are gone only afterwards. */
-PAIR_CASE(correct_program_is_not_found, 0)
+PAIR_CASE(correct_program_gives_no_finding, 0)
 {
 	struct ibv_sge sge;
 	struct ibv_send_wr wr;
@@ -80,7 +80,7 @@ PAIR_CASE(correct_program_is_not_found, 0)
 }
 
 /* A full queue is not too full: what it holds and what may come are together its size. */
-PAIR_CASE(full_completion_queue_is_not_found, .cq_depth = 4, .depth = 4)
+PAIR_CASE(full_cq_gives_no_finding, .cq_depth = 4, .depth = 4)
 {
 	struct ibv_sge sge;
 	struct ibv_send_wr wr;
@@ -101,7 +101,7 @@ PAIR_CASE(full_completion_queue_is_not_found, .cq_depth = 4, .depth = 4)
 }
 
 /* One request more than the queue has room for, although it is polled before it overflows. */
-PAIR_CASE(completion_queue_that_is_promised_too_much_is_found, .cq_depth = 4, .depth = 4)
+PAIR_CASE(overcommitted_cq_is_found, .cq_depth = 4, .depth = 4)
 {
 	struct ibv_sge sge;
 	struct ibv_send_wr wr;
@@ -184,7 +184,7 @@ PAIR_CASE(receive_with_a_deregistered_key_is_found, 0)
 }
 
 /* What is refused for another reason: a key that never was, and a right that is not there. */
-PAIR_CASE(other_refusals_are_not_found, 0)
+PAIR_CASE(other_refusals_give_no_finding, 0)
 {
 	struct ibv_sge sge;
 	struct ibv_send_wr wr;
@@ -215,7 +215,7 @@ static bool behind_a_read(struct pair *p, struct ibv_send_wr *second)
 	       expect_wc(p->a.send_cq, &wc, 2, IBV_WC_SUCCESS);
 }
 
-PAIR_CASE(send_of_what_a_read_is_to_bring_is_found, 0)
+PAIR_CASE(send_from_pending_read_sink_is_found, 0)
 {
 	struct ibv_sge sge;
 	struct ibv_send_wr wr;
@@ -226,7 +226,7 @@ PAIR_CASE(send_of_what_a_read_is_to_bring_is_found, 0)
 	must(behind_a_read(p, &wr) && found(UNFENCED, 1));
 }
 
-PAIR_CASE(write_over_what_is_still_to_be_read_is_found, 0)
+PAIR_CASE(write_to_pending_read_source_is_found, 0)
 {
 	struct ibv_sge sge;
 	struct ibv_send_wr wr;
@@ -238,7 +238,7 @@ PAIR_CASE(write_over_what_is_still_to_be_read_is_found, 0)
 	must(behind_a_read(p, &wr) && found(UNFENCED, 1));
 }
 
-PAIR_CASE(request_with_a_fence_is_not_found, 0)
+PAIR_CASE(fenced_request_gives_no_finding, 0)
 {
 	struct ibv_sge sges[2];
 	struct ibv_send_wr wr, last;
@@ -260,7 +260,7 @@ PAIR_CASE(request_with_a_fence_is_not_found, 0)
 }
 
 /* What a Read has brought belongs to the program with the completion, not before. */
-PAIR_CASE(send_of_what_has_come_without_a_completion_is_found, 0)
+PAIR_CASE(send_of_data_without_completion_is_found, 0)
 {
 	struct ibv_sge sge;
 	struct ibv_send_wr wr;
@@ -281,7 +281,7 @@ PAIR_CASE(send_of_what_has_come_without_a_completion_is_found, 0)
 	     expect_wc(p->a.send_cq, &wc, 2, IBV_WC_SUCCESS));
 }
 
-PAIR_CASE(request_for_other_octets_is_not_found, 0)
+PAIR_CASE(request_for_other_octets_gives_no_finding, 0)
 {
 	struct ibv_sge sge;
 	struct ibv_send_wr wr;
@@ -300,7 +300,7 @@ PAIR_CASE(request_for_other_octets_is_not_found, 0)
 }
 
 /* The completion of a request says that those before it are done, signalled or not. */
-PAIR_CASE(request_behind_a_completion_is_not_found, 0)
+PAIR_CASE(request_after_completion_gives_no_finding, 0)
 {
 	struct ibv_sge sges[2];
 	struct ibv_send_wr wr, last;
@@ -326,7 +326,7 @@ PAIR_CASE(request_behind_a_completion_is_not_found, 0)
 }
 
 /* Atomic operations are carried out in order, and may bring their results to one place. */
-PAIR_CASE(atomic_operations_in_a_row_are_not_found, 0)
+PAIR_CASE(consecutive_atomics_give_no_finding, 0)
 {
 	struct ibv_sge sge;
 	struct ibv_send_wr wrs[4];
@@ -354,7 +354,7 @@ PAIR_CASE(atomic_operations_in_a_row_are_not_found, 0)
 }
 
 /* Completions are late now and then, and come in their order. */
-PAIR_CASE(completions_are_late_by_choice, .sq_depth = 8)
+PAIR_CASE(completions_are_delayed, .sq_depth = 8)
 {
 	struct ibv_sge sge;
 	struct ibv_send_wr wr;
@@ -433,19 +433,19 @@ static void messages_are_placed_late(struct pair *p, enum ibv_wr_opcode op, size
 	must(nothing_found());
 }
 
-PAIR_CASE(sends_are_placed_late_by_choice, 0)
+PAIR_CASE(sends_are_placed_late, 0)
 {
 	must(prepare(p));
 	messages_are_placed_late(p, IBV_WR_SEND, 1000);
 }
 
-PAIR_CASE(writes_are_placed_late_by_choice, 0)
+PAIR_CASE(writes_are_placed_late, 0)
 {
 	must(prepare(p));
 	messages_are_placed_late(p, IBV_WR_RDMA_WRITE, 1000);
 }
 
-PAIR_CASE(read_responses_are_placed_late_by_choice, 0)
+PAIR_CASE(read_responses_are_placed_late, 0)
 {
 	must(prepare(p));
 	messages_are_placed_late(p, IBV_WR_RDMA_READ, 1000);
@@ -474,7 +474,7 @@ static void peer_ends_behind_its_sends(struct pair *p)
 }
 
 /* What has arrived is taken, late or not, before the end of the stream. */
-static void late_messages_come_before_the_end(void)
+static void delayed_messages_come_before_the_end(void)
 {
 	struct pair_opts opts = { 0 };
 
@@ -483,7 +483,7 @@ static void late_messages_come_before_the_end(void)
 }
 
 /* Now and then there is an event without a completion; the next one is not lost. */
-PAIR_CASE(events_come_for_nothing_by_choice, .channels = true)
+PAIR_CASE(spurious_cq_events_are_raised, .channels = true)
 {
 	struct ibv_sge sge;
 	struct ibv_send_wr wr;
@@ -688,7 +688,7 @@ PAIR_CASE(rights_that_no_peer_uses_are_a_hint, 0)
 	must(nothing_found());
 }
 
-static void switch_needs_the_capability(void)
+static void strict_setting_needs_the_capability(void)
 {
 	must(needs_net_admin(test_context(), "strict", "0"));
 	check(file_value(file) == 1, "it is off");
@@ -697,7 +697,7 @@ static void switch_needs_the_capability(void)
 }
 
 /* Off, it finds nothing. */
-PAIR_CASE(without_the_mode_nothing_is_found, 0)
+PAIR_CASE(strict_mode_off_gives_no_finding, 0)
 {
 	must(file_write(file, "0"));
 	peer_uses_ended_key(p, IBV_WR_RDMA_WRITE, 0);
@@ -712,33 +712,33 @@ int main(int argc, char **argv)
 	snprintf(file, sizeof(file), "/sys/class/infiniband/%s/strict",
 		 ibv_get_device_name(test_context()->device));
 	file_write(file, "1");
-	RUN(correct_program_is_not_found);
-	RUN(full_completion_queue_is_not_found);
-	RUN(completion_queue_that_is_promised_too_much_is_found);
+	RUN(correct_program_gives_no_finding);
+	RUN(full_cq_gives_no_finding);
+	RUN(overcommitted_cq_is_found);
 	RUN(message_that_waits_for_its_receive_is_found);
 	RUN(write_to_a_deregistered_region_is_found);
 	RUN(read_of_a_deregistered_region_is_found);
 	RUN(request_with_a_deregistered_key_is_found);
 	RUN(receive_with_a_deregistered_key_is_found);
-	RUN(other_refusals_are_not_found);
-	RUN(send_of_what_a_read_is_to_bring_is_found);
-	RUN(write_over_what_is_still_to_be_read_is_found);
-	RUN(send_of_what_has_come_without_a_completion_is_found);
-	RUN(request_with_a_fence_is_not_found);
-	RUN(request_for_other_octets_is_not_found);
-	RUN(request_behind_a_completion_is_not_found);
-	RUN(atomic_operations_in_a_row_are_not_found);
-	RUN(completions_are_late_by_choice);
-	RUN(sends_are_placed_late_by_choice);
-	RUN(writes_are_placed_late_by_choice);
-	RUN(read_responses_are_placed_late_by_choice);
-	RUN(late_messages_come_before_the_end);
-	RUN(events_come_for_nothing_by_choice);
+	RUN(other_refusals_give_no_finding);
+	RUN(send_from_pending_read_sink_is_found);
+	RUN(write_to_pending_read_source_is_found);
+	RUN(send_of_data_without_completion_is_found);
+	RUN(fenced_request_gives_no_finding);
+	RUN(request_for_other_octets_gives_no_finding);
+	RUN(request_after_completion_gives_no_finding);
+	RUN(consecutive_atomics_give_no_finding);
+	RUN(completions_are_delayed);
+	RUN(sends_are_placed_late);
+	RUN(writes_are_placed_late);
+	RUN(read_responses_are_placed_late);
+	RUN(delayed_messages_come_before_the_end);
+	RUN(spurious_cq_events_are_raised);
 	RUN(source_that_changes_is_a_hint);
 	RUN(objects_left_at_the_end_are_a_hint);
 	RUN(rights_that_no_peer_uses_are_a_hint);
-	RUN(switch_needs_the_capability);
-	RUN(without_the_mode_nothing_is_found);
+	RUN(strict_setting_needs_the_capability);
+	RUN(strict_mode_off_gives_no_finding);
 	file_write(file, "0");
 	device_takes(test_context(), "inject", "clear");
 	return test_end();

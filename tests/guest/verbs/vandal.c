@@ -227,7 +227,7 @@ static bool round_trip(struct pair *p, struct region *here, struct region *there
 	return true;
 }
 
-PAIR_CASE(only_its_own_queue_pairs_fail, .sq_depth = 16, .rq_depth = 16)
+PAIR_CASE(corrupted_queues_fail_only_own_queue_pairs, .sq_depth = 16, .rq_depth = 16)
 {
 	const char *wanted = getenv("VANDAL_SECONDS");
 	int64_t end = now_ms() + (wanted ? atoi(wanted) : 8) * 1000LL;
@@ -274,7 +274,7 @@ PAIR_CASE(only_its_own_queue_pairs_fail, .sq_depth = 16, .rq_depth = 16)
 	close(TALLY_FD);
 }
 
-static void the_device_is_well(void) { world_is_well(); }
+static void device_works_afterwards(void) { world_is_well(); }
 
 int main(int argc, char **argv)
 {
@@ -282,7 +282,7 @@ int main(int argc, char **argv)
 	test_begin(argc, argv);
 	if (argc > 2)
 		vandal((uint32_t)atoi(argv[2]));
-	RUN(only_its_own_queue_pairs_fail);
-	RUN(the_device_is_well);
+	RUN(corrupted_queues_fail_only_own_queue_pairs);
+	RUN(device_works_afterwards);
 	return test_end();
 }

@@ -52,7 +52,7 @@ static bool begun(struct pair *p, long before, long count)
 }
 
 /* The receive comes later than its Send, of one FPDU or many. */
-PAIR_CASE(a_send_waits_for_its_receive)
+PAIR_CASE(send_waits_for_its_receive)
 {
 	static const struct {
 		size_t len;
@@ -81,7 +81,7 @@ PAIR_CASE(a_send_waits_for_its_receive)
 }
 
 /* Many wait one behind the other, in their order, and so does what follows them. */
-PAIR_CASE(all_that_follows_waits_too, .depth = 4)
+PAIR_CASE(later_messages_wait_in_order, .depth = 4)
 {
 	struct ibv_wc wc;
 	long before;
@@ -141,7 +141,7 @@ PAIR_CASE(immediate_data_waits_behind_its_write)
  * Queue pairs that wait on one shared queue get its receives in the order in which they began to
  * wait, before one that comes later.
  */
-PAIR_CASE(a_shared_queue_serves_who_waits_longest, .srq = srq_make)
+PAIR_CASE(srq_serves_longest_waiting_queue_pair, .srq = srq_make)
 {
 	enum { N = 5 };
 	struct pair_opts opts = { .beside = &p->b };
@@ -202,12 +202,12 @@ static void ends_the_stream(struct pair *p)
 	check(timeouts == (millis ? 1 : 0), "%ld time-outs", timeouts);
 }
 
-static void too_long(void) { with_pair_set("receive_wait", 300, ends_the_stream); }
+static void wait_beyond_receive_wait_ends_the_stream(void) { with_pair_set("receive_wait", 300, ends_the_stream); }
 
-static void not_at_all(void) { with_pair_set("receive_wait", 0, ends_the_stream); }
+static void receive_wait_0_ends_the_stream(void) { with_pair_set("receive_wait", 0, ends_the_stream); }
 
 /* The peer's FIN does not end a wait: the message is delivered, then the end. */
-PAIR_CASE(a_disconnected_peers_message_arrives)
+PAIR_CASE(message_of_disconnected_peer_arrives)
 {
 	struct ibv_wc wc;
 	long before;
@@ -258,18 +258,18 @@ static void long_wait(struct pair *p, bool disconnects)
 static void connected_half_a_minute(struct pair *p) { long_wait(p, false); }
 static void disconnected_half_a_minute(struct pair *p) { long_wait(p, true); }
 
-static void half_a_minute(void)
+static void message_waits_half_a_minute(void)
 {
 	with_pair_set("receive_wait", 90000, connected_half_a_minute);
 }
 
-static void half_a_minute_behind_a_disconnect(void)
+static void message_waits_half_a_minute_after_disconnect(void)
 {
 	with_pair_set("receive_wait", 90000, disconnected_half_a_minute);
 }
 
 /* Ends of the queue pair and of the stream end a wait at once. */
-PAIR_CASE(an_error_ends_a_wait)
+PAIR_CASE(modify_to_error_ends_wait)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
 	int64_t begin;
@@ -286,7 +286,7 @@ PAIR_CASE(an_error_ends_a_wait)
 	check(now_ms() - begin < 5000 * slow, "after %d ms", (int)(now_ms() - begin));
 }
 
-PAIR_CASE(a_reset_ends_a_wait)
+PAIR_CASE(modify_to_reset_ends_wait)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
 	long before;
@@ -301,7 +301,7 @@ PAIR_CASE(a_reset_ends_a_wait)
 }
 
 /* Destroyed, or its process killed: world_is_well() and the end of the program see the rest. */
-PAIR_CASE(a_queue_pair_that_waits_is_destroyed)
+PAIR_CASE(waiting_queue_pair_can_be_destroyed)
 {
 	int64_t begin;
 	long before;
@@ -336,7 +336,7 @@ static void a_process_that_waits_is_killed(void)
 }
 
 /* Another queue pair of the device goes on meanwhile; so do this one's own requests. */
-PAIR_CASE(nothing_else_waits)
+PAIR_CASE(waiting_message_delays_no_other_queue_pair)
 {
 	struct pair other;
 	struct ibv_wc wc;
@@ -384,7 +384,7 @@ PAIR_CASE(a_read_waits_behind_the_message)
 }
 
 /* A wait is served by a program that sleeps on its completion channel, too. */
-PAIR_CASE(an_armed_channel_fires, .channels = true)
+PAIR_CASE(armed_cq_channel_fires_after_wait, .channels = true)
 {
 	struct ibv_wc wc;
 	long before;
@@ -424,7 +424,7 @@ static bool processor_time(long *busy, long *all)
  * How much of a processor it takes to look after many that wait. For a kernel that runs at the speed
  * of the machine: WAITERS says how many.
  */
-static void many_waits_cost_little(void)
+static void many_waiting_queue_pairs_use_little_cpu(void)
 {
 	const char *text = getenv("WAITERS");
 	int n = text ? atoi(text) : 0, opened = 0;
@@ -464,25 +464,25 @@ int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
 	if (getenv("LONG_WAITS")) {
-		RUN(half_a_minute);
-		RUN(half_a_minute_behind_a_disconnect);
+		RUN(message_waits_half_a_minute);
+		RUN(message_waits_half_a_minute_after_disconnect);
 		return test_end();
 	}
 	RUN(a_process_that_waits_is_killed);
-	RUN(a_send_waits_for_its_receive);
-	RUN(all_that_follows_waits_too);
+	RUN(send_waits_for_its_receive);
+	RUN(later_messages_wait_in_order);
 	RUN(immediate_data_waits_behind_its_write);
-	RUN(a_shared_queue_serves_who_waits_longest);
-	RUN(too_long);
-	RUN(not_at_all);
-	RUN(a_disconnected_peers_message_arrives);
-	RUN(an_error_ends_a_wait);
-	RUN(a_reset_ends_a_wait);
-	RUN(a_queue_pair_that_waits_is_destroyed);
-	RUN(nothing_else_waits);
+	RUN(srq_serves_longest_waiting_queue_pair);
+	RUN(wait_beyond_receive_wait_ends_the_stream);
+	RUN(receive_wait_0_ends_the_stream);
+	RUN(message_of_disconnected_peer_arrives);
+	RUN(modify_to_error_ends_wait);
+	RUN(modify_to_reset_ends_wait);
+	RUN(waiting_queue_pair_can_be_destroyed);
+	RUN(waiting_message_delays_no_other_queue_pair);
 	RUN(a_read_waits_behind_the_message);
-	RUN(an_armed_channel_fires);
+	RUN(armed_cq_channel_fires_after_wait);
 	if (getenv("WAITERS"))
-		RUN(many_waits_cost_little);
+		RUN(many_waiting_queue_pairs_use_little_cpu);
 	return test_end();
 }
