@@ -183,7 +183,7 @@ fn each_octet_is_stored_once_and_in_order() {
 
 /// Without traps, which make string instructions go octet by octet.
 #[test]
-fn what_a_thread_stores_at_once_stays() {
+fn octets_stored_by_other_thread_stay() {
     let source = source();
     for (round, len) in [16, 620, 1428, 4096]
         .into_iter()

@@ -108,7 +108,7 @@ fn every_segment() -> impl Iterator<Item = Vec<u8>> {
 }
 
 #[test]
-fn every_control_word_at_every_length_that_matters() {
+fn each_control_word_at_boundary_lengths() {
     let mut octets = segment(10, true, &[]);
     for word in 0..=u16::MAX {
         octets[..2].copy_from_slice(&word.to_be_bytes());
@@ -127,7 +127,7 @@ fn every_control_word_at_every_length_that_matters() {
 }
 
 #[test]
-fn every_pair_of_opcodes() {
+fn each_pair_of_opcodes() {
     // The second segment continues the first one's message, is the next of its queue, or is at
     // offset 0.
     let mut judged = 0;
@@ -161,7 +161,7 @@ fn every_pair_of_opcodes() {
 }
 
 #[test]
-fn every_cut_of_every_fpdu() {
+fn each_truncation_of_each_fpdu() {
     // DDP-4: an FPDU has no effect before its last octet has arrived, whatever the rules.
     let mut ulpdu = Vec::new();
     let mut stream = Vec::new();
@@ -182,7 +182,7 @@ fn every_cut_of_every_fpdu() {
 }
 
 #[test]
-fn every_kind_of_fpdu_is_taken_and_does_what_it_says() {
+fn each_kind_of_fpdu_is_received() {
     for segment in every_segment() {
         let outcome = play(&setting(Rules::default()), &fpdu(&segment), 0);
         let payload = match segment[1] & 15 {
@@ -213,7 +213,7 @@ fn every_kind_of_fpdu_is_taken_and_does_what_it_says() {
 }
 
 #[test]
-fn every_flipped_bit_of_every_fpdu() {
+fn each_flipped_bit_of_each_fpdu() {
     // With a CRC that covers the flipped bit, the FPDU is judged by its contents; otherwise none of
     // it is trusted.
     let setting = setting(Rules::default());
@@ -237,7 +237,7 @@ fn every_flipped_bit_of_every_fpdu() {
 }
 
 #[test]
-fn every_octet_in_every_place_of_a_header() {
+fn each_value_of_each_header_octet() {
     let setting = setting(Rules::default());
     for opcode in 0..12 {
         let right = segment(opcode, true, b"payload");

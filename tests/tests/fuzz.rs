@@ -36,32 +36,32 @@ fn corpus(name: &str, target: Target) {
 }
 
 #[test]
-fn the_corpus_of_streams() {
+fn stream_corpus() {
     corpus("fpdu_stream", fpdu_stream::run);
 }
 
 #[test]
-fn the_corpus_of_start_ups() {
+fn start_up_corpus() {
     corpus("mpa_start", mpa_start::run);
 }
 
 #[test]
-fn the_corpus_of_terminates() {
+fn terminate_corpus() {
     corpus("terminate", terminate::run);
 }
 
 #[test]
-fn the_corpus_of_rules() {
+fn inject_rule_corpus() {
     corpus("inject", inject::run);
 }
 
 #[test]
-fn the_corpus_of_operations() {
+fn operation_corpus() {
     corpus("ops", ops::run);
 }
 
 #[test]
-fn the_corpus_of_conversations() {
+fn conversation_corpus() {
     corpus("conversation", conversation::run);
 }
 
@@ -89,6 +89,6 @@ fn any_terminate() {
 }
 
 #[test]
-fn any_spoilt_conversation() {
+fn any_corrupted_conversation() {
     any(conversation::run);
 }

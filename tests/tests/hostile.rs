@@ -132,7 +132,7 @@ fn rejects_reserved_opcodes() {
 }
 
 #[test]
-fn rejects_extensions_that_are_off() {
+fn rejects_disabled_extension_opcodes() {
     // EXT-4.
     for opcode in 0x8..=0xb {
         let end = || end_with(Extensions::Off);
@@ -232,7 +232,7 @@ fn judges_versions_before_lengths() {
 }
 
 #[test]
-fn reports_a_driver_that_hands_in_too_little() {
+fn handle_fpdu_with_too_few_octets_is_local_fault() {
     let mut receiver = Receiver::new(Extensions::Off);
     let segment = send(1, &[7; 100]);
     let fault = receiver.handle_fpdu(&segment[..69], 118).unwrap_err();
@@ -241,7 +241,7 @@ fn reports_a_driver_that_hands_in_too_little() {
 }
 
 #[test]
-fn does_not_look_past_the_ulpdu() {
+fn reads_no_octet_beyond_the_ulpdu() {
     // MPA-31: the header octets arrived, but by the length they are not part of the segment.
     let mut receiver = Receiver::new(Extensions::Off);
     let fault = receiver.handle_fpdu(&send(1, &[]), 17).unwrap_err();
@@ -251,7 +251,7 @@ fn does_not_look_past_the_ulpdu() {
 // Queue and message numbers.
 
 #[test]
-fn rejects_queues_that_are_not_the_opcodes() {
+fn rejects_queue_number_of_other_opcode() {
     // DDP-69, RDMAP-60, EXT-10; also without a posted buffer.
     let mut cases = 0;
     for (opcode, own) in [
@@ -278,7 +278,7 @@ fn rejects_queues_that_are_not_the_opcodes() {
 }
 
 #[test]
-fn rejects_message_numbers_out_of_line() {
+fn rejects_msn_out_of_sequence() {
     // DDP-29, -74; RDMAP-98.
     let requests = read_request(1, (1, 0), 0, (0, 0));
     for msn in [0, 2, 3, 0x0100_0000, 0x8000_0001, u32::MAX] {
@@ -295,7 +295,7 @@ fn rejects_message_numbers_out_of_line() {
 }
 
 #[test]
-fn rejects_repeated_message_numbers() {
+fn rejects_repeated_msn() {
     let mut end = receiving();
     accepts(&mut end, &send(1, b"x"));
     end.completions();
@@ -303,7 +303,7 @@ fn rejects_repeated_message_numbers() {
 }
 
 #[test]
-fn numbers_wrap() {
+fn msn_wraps_in_a_stream() {
     // DDP-29.
     let receiver = Receiver::with_numbers(Extensions::Off, Msn::new(u32::MAX), Msn::new(u32::MAX));
     let mut end = End::with_receiver(receiver, 4, 4);
@@ -338,7 +338,7 @@ fn open_write() -> Vec<u8> {
 }
 
 #[test]
-fn rejects_other_messages_inside_a_send() {
+fn rejects_other_message_inside_send() {
     // DDP-22, -44.
     for (opcode, queue, msn, len) in [
         (1, 1, 1, 28),
@@ -363,21 +363,21 @@ fn rejects_other_messages_inside_a_send() {
 }
 
 #[test]
-fn rejects_the_next_send_inside_a_send() {
+fn rejects_next_send_inside_send() {
     refuses(inside(&open_send()), &send(2, b"x"), (0, 2, 6));
     refuses(inside(&open_send()), &send(3, b"x"), (1, 2, 3));
     refuses(inside(&open_send()), &send(0, b"x"), (1, 2, 3));
 }
 
 #[test]
-fn rejects_other_messages_inside_a_write() {
+fn rejects_other_message_inside_write() {
     refuses(inside(&open_write()), &send(1, b"x"), (0, 2, 6));
     let response = tagged(2, true, MEMORY.0, MEMORY.1, b"x");
     refuses(inside(&open_write()), &response, (0, 2, 6));
 }
 
 #[test]
-fn takes_a_terminate_inside_a_message() {
+fn accepts_terminate_inside_message() {
     // RDMAP-96.
     for open in [open_send(), open_write()] {
         let mut end = inside(&open);
@@ -389,7 +389,7 @@ fn takes_a_terminate_inside_a_message() {
 }
 
 #[test]
-fn takes_a_terminate_without_any_buffer() {
+fn accepts_terminate_without_receive() {
     // RDMAP-96: it needs neither a receive buffer nor an inbound place.
     let mut end = End::new(Extensions::Off, 0, 0);
     accepts(&mut end, &terminate(0, 0, 0xff));
@@ -418,7 +418,7 @@ fn rejects_malformed_terminates() {
 }
 
 #[test]
-fn takes_one_terminate_only() {
+fn accepts_one_terminate_only() {
     // RDMAP-95.
     let mut receiver = Receiver::new(Extensions::Off);
     let segment = terminate(0, 0, 0xff);
@@ -428,7 +428,7 @@ fn takes_one_terminate_only() {
 }
 
 #[test]
-fn names_the_queue_that_is_full() {
+fn full_queue_fault_names_the_queue() {
     // RDMAP-152, EXT-46, -66: one code, three faults.
     let fault = |segment: &[u8]| {
         let mut receiver = Receiver::new(Extensions::Rfc7306);
@@ -450,7 +450,7 @@ fn names_the_queue_that_is_full() {
 }
 
 #[test]
-fn takes_a_terminate_with_a_cut_off_quote() {
+fn accepts_terminate_with_truncated_quote() {
     for len in 4..52 {
         let mut body = vec![0; len];
         body[..3].copy_from_slice(&[0x01, 0x02, 0xe0]);
@@ -463,7 +463,7 @@ fn takes_a_terminate_with_a_cut_off_quote() {
 // Integrity.
 
 #[test]
-fn reports_a_wrong_crc_and_nothing_else() {
+fn wrong_crc_is_the_only_fault_reported() {
     // MPA-20: the receiver does not even parse the header of such an FPDU.
     for segment in [
         write(b"x"),
@@ -480,7 +480,7 @@ fn reports_a_wrong_crc_and_nothing_else() {
 }
 
 #[test]
-fn drops_everything_after_a_fault_and_reports_the_first() {
+fn first_fault_is_reported_and_later_fpdus_are_dropped() {
     // DDP-83, MPA-21, RDMAP-144.
     let bad = with_octet(send(1, b"x"), 1, 0x4f);
     let mut end = refuses(receiving(), &bad, (0, 2, 6));

@@ -56,7 +56,7 @@ fn refuses_atomic(end: End, segment: &[u8], code: (u8, u8, u8)) {
 }
 
 #[test]
-fn extensions_have_no_stag_to_invalidate() {
+fn extension_messages_invalidate_no_stag() {
     // EXT-8.
     let lengths = [(8, 0, 8), (9, 0, 8), (0xa, 1, 52), (0xb, 3, 12)];
     for (opcode, queue, len) in lengths {
@@ -82,7 +82,7 @@ fn extensions_have_no_stag_to_invalidate() {
 // Immediate Data.
 
 #[test]
-fn immediate_data_takes_a_buffer_of_any_size() {
+fn immediate_data_accepts_buffer_of_any_size() {
     // EXT-66, -67, -73.
     let mut end = end();
     end.post_receive(0);
@@ -152,7 +152,7 @@ fn rejects_immediate_data_at_an_offset() {
 // Atomics that the peer sends.
 
 #[test]
-fn shares_numbers_with_reads_and_answers_in_order() {
+fn atomics_share_msn_and_order_with_reads() {
     // EXT-31, -34, -43, -49.
     let mut end = end();
     accepts(&mut end, &read_request(1, (5, 6), 8, MEMORY));
@@ -196,7 +196,7 @@ fn rejects_unknown_atomic_operations() {
 }
 
 #[test]
-fn carries_out_the_swap_of_the_first_draft() {
+fn draft_swap_is_executed() {
     // EXT-36, -81: all 64 bits, whatever the mask and the compare fields hold; the response is that
     // of the other operations.
     let mut end = end();
@@ -224,7 +224,7 @@ fn carries_out_the_swap_of_the_first_draft() {
 }
 
 #[test]
-fn checks_the_swap_of_the_first_draft_like_the_others() {
+fn draft_swap_is_checked_like_other_atomics() {
     // EXT-81, -59, -25.
     let swap = |stag, to| {
         let header = atomic_header(1, 77, stag, to, [1, u64::MAX, 0, u64::MAX]);
@@ -255,7 +255,7 @@ fn rejects_unaligned_targets() {
 }
 
 #[test]
-fn aligns_the_address_and_not_the_tagged_offset() {
+fn atomic_alignment_is_that_of_the_address() {
     // EXT-35.
     let mut end = end();
     end.register(0x0005_0001, 0x1004, vec![0; 32]);
@@ -265,7 +265,7 @@ fn aligns_the_address_and_not_the_tagged_offset() {
 }
 
 #[test]
-fn checks_targets_like_sources() {
+fn atomic_target_is_checked_like_read_source() {
     // EXT-59; the RDMAP header is not quoted.
     refuses_atomic(end(), &fetch_add(1, 0x7777_7700, MEMORY.1), (0, 1, 0));
     refuses_atomic(end(), &fetch_add(1, MEMORY.0 ^ 1, MEMORY.1), (0, 1, 0));
@@ -326,14 +326,14 @@ fn answer(msn: u32, identifier: u32) -> Vec<u8> {
 }
 
 #[test]
-fn takes_the_answer_to_an_atomic() {
+fn accepts_atomic_response() {
     let mut end = adding();
     accepts(&mut end, &answer(1, 7));
     assert_eq!(end.completions(), [Completion::Atomic { original: 42 }]);
 }
 
 #[test]
-fn rejects_atomic_answers_that_nobody_asked_for() {
+fn rejects_unexpected_atomic_response() {
     // EXT-46.
     refuses(end(), &answer(1, 7), (1, 2, 2));
     let mut end = adding();
@@ -343,19 +343,19 @@ fn rejects_atomic_answers_that_nobody_asked_for() {
 }
 
 #[test]
-fn rejects_atomic_answers_out_of_line() {
+fn rejects_atomic_response_out_of_order() {
     // EXT-48.
     refuses(adding(), &answer(2, 7), (1, 2, 3));
 }
 
 #[test]
-fn rejects_atomic_answers_with_another_identifier() {
+fn rejects_atomic_response_with_wrong_identifier() {
     // EXT-20.
     refuses(adding(), &answer(1, 8), (0, 2, 7));
 }
 
 #[test]
-fn rejects_atomic_answers_of_another_length() {
+fn rejects_atomic_response_of_wrong_length() {
     // EXT-48.
     for len in (0..12).chain([13, 32]) {
         let segment = Untagged::whole(0xb, 3, 1).octets(&vec![0; len]);
@@ -364,7 +364,7 @@ fn rejects_atomic_answers_of_another_length() {
 }
 
 #[test]
-fn answers_come_in_the_order_of_the_requests() {
+fn responses_come_in_order_of_requests() {
     // EXT-49: a Read Response while an Atomic is the oldest, and the other way round.
     refuses(adding(), &tagged(2, true, 1, 0, &[]), (0, 2, 6));
     let mut end = end();

@@ -67,7 +67,7 @@ fn rejects_sends_without_a_buffer() {
 }
 
 #[test]
-fn an_empty_send_takes_a_buffer() {
+fn empty_send_takes_a_receive() {
     // RDMAP-89.
     let mut end = receiving();
     accepts(&mut end, &send(1, &[]));
@@ -125,7 +125,7 @@ fn does_not_check_the_offset_of_an_empty_segment() {
 }
 
 #[test]
-fn rejects_sends_with_a_hole() {
+fn rejects_send_with_gap() {
     // DDP-37.
     refuses(receiving(), &part(true, 2, b"cd"), (1, 2, 4));
     let mut end = receiving();
@@ -134,7 +134,7 @@ fn rejects_sends_with_a_hole() {
 }
 
 #[test]
-fn rejects_a_last_segment_that_is_not_the_highest() {
+fn rejects_last_segment_below_highest_octet() {
     // DDP-15.
     let mut end = receiving();
     accepts(&mut end, &part(false, 2, b"cd"));
@@ -152,7 +152,7 @@ fn invalidating(stag: u32) -> Vec<u8> {
 }
 
 #[test]
-fn invalidates_what_may_be_invalidated() {
+fn send_with_invalidate_invalidates_permitted_stag() {
     // RDMAP-92.
     let mut end = receiving();
     end.register(0x0005_0001, 0, vec![0; 8]).invalidation = RemoteInvalidation::Allowed;
@@ -167,7 +167,7 @@ fn invalidates_what_may_be_invalidated() {
 }
 
 #[test]
-fn invalidates_what_the_last_segment_names() {
+fn send_with_invalidate_uses_stag_of_last_segment() {
     // DDP-27.
     let mut end = receiving();
     for stag in [0x0005_0001, 0x0006_0001] {
@@ -214,7 +214,7 @@ fn rejects_invalidation_of_shared_or_foreign_regions() {
 }
 
 #[test]
-fn an_ordinary_send_invalidates_nothing() {
+fn plain_send_invalidates_nothing() {
     // RDMAP-26.
     let mut end = receiving();
     end.register(0x0005_0001, 0, vec![0; 8]).invalidation = RemoteInvalidation::Allowed;
@@ -233,7 +233,7 @@ fn write(stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn writes_land_where_they_say_and_nowhere_else() {
+fn writes_are_placed_at_their_offset_only() {
     // RDMAP-53, -162; DDP-39: parts need not be contiguous.
     let mut end = end();
     accepts(&mut end, &tagged(0, false, MEMORY.0, MEMORY.1 + 255, b"z"));
@@ -325,7 +325,7 @@ fn rejects_writes_whose_offset_wraps() {
 }
 
 #[test]
-fn checks_nothing_of_an_empty_write() {
+fn empty_write_is_not_checked() {
     // DDP-41, -43; RDMAP-58.
     let mut end = end();
     accepts(&mut end, &write(0xdead_beef, u64::MAX, &[]));

@@ -42,7 +42,7 @@ fn read(to: u64, len: u32) -> Vec<u8> {
 }
 
 #[test]
-fn answers_reads_with_the_sink_as_it_came() {
+fn read_response_repeats_sink_of_request() {
     // RDMAP-31, -32, -34.
     let mut end = end();
     accepts(&mut end, &read(MEMORY.1 + 3, 5));
@@ -56,7 +56,7 @@ fn answers_reads_with_the_sink_as_it_came() {
 }
 
 #[test]
-fn checks_nothing_of_an_empty_read() {
+fn empty_read_is_not_checked() {
     // RDMAP-70.
     let mut end = end();
     accepts(
@@ -149,7 +149,7 @@ fn rejects_reads_beyond_the_inbound_depth() {
 }
 
 #[test]
-fn an_answered_read_makes_room() {
+fn answered_read_frees_inbound_slot() {
     let mut end = End::new(Extensions::Off, 1, 0);
     for msn in 1..=5 {
         accepts(&mut end, &read_request(msn, (1, 0), 0, (0, 0)));
@@ -219,7 +219,7 @@ fn response(last: bool, to: u64, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn takes_the_answer_in_any_order() {
+fn accepts_read_response_segments_in_any_order() {
     // RDMAP-77, DDP-39.
     let mut end = reading(8);
     accepts(&mut end, &response(false, SINK.1 + 4, b"5678"));
@@ -231,7 +231,7 @@ fn takes_the_answer_in_any_order() {
 }
 
 #[test]
-fn rejects_answers_that_nobody_asked_for() {
+fn rejects_unexpected_read_response() {
     // RDMAP-75.
     refuses(end(), &response(true, SINK.1, b"x"), (0, 2, 6));
     refuses(end(), &response(true, SINK.1, b""), (0, 2, 6));
@@ -242,7 +242,7 @@ fn rejects_answers_that_nobody_asked_for() {
 }
 
 #[test]
-fn rejects_answers_to_another_stag() {
+fn rejects_read_response_to_other_stag() {
     // RDMAP-77: even another STag of this end, and in a later segment too.
     for stag in [SINK.0 ^ 1, MEMORY.0, 0] {
         refuses(
@@ -261,7 +261,7 @@ fn rejects_answers_to_another_stag() {
 }
 
 #[test]
-fn rejects_answers_outside_the_sink() {
+fn rejects_read_response_outside_sink() {
     // RDMAP-77: the region extends beyond the sink.
     for (to, len) in [
         (SINK.1 - 1, 8),
@@ -277,7 +277,7 @@ fn rejects_answers_outside_the_sink() {
 }
 
 #[test]
-fn rejects_answers_whose_offset_wraps() {
+fn rejects_read_response_with_wrapping_offset() {
     // RDMAP-35.
     refuses(
         reading(8),
@@ -294,7 +294,7 @@ fn long_read_response_is_refused() {
 }
 
 #[test]
-fn rejects_answers_that_end_short() {
+fn rejects_short_read_response() {
     // RDMAP-77.
     refuses(reading(8), &response(true, SINK.1, &[1; 7]), (0, 2, 7));
     refuses(reading(8), &response(true, SINK.1, &[]), (0, 2, 7));
@@ -304,7 +304,7 @@ fn rejects_answers_that_end_short() {
 }
 
 #[test]
-fn checks_only_the_length_of_an_empty_answer() {
+fn empty_read_response_is_checked_for_length_only() {
     // DDP-41.
     let mut end = reading(0);
     accepts(&mut end, &tagged(2, true, 0xdead_beef, u64::MAX, &[]));
@@ -313,7 +313,7 @@ fn checks_only_the_length_of_an_empty_answer() {
 }
 
 #[test]
-fn never_asks_for_more_than_the_outbound_depth() {
+fn reads_sent_stay_within_outbound_depth() {
     // RDMAP-128.
     let request = ReadRequest {
         sink_stag: Stag::new(SINK.0),

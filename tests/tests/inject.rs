@@ -76,7 +76,7 @@ fn numbers(line: &str, requests: u32) -> Vec<u32> {
 }
 
 #[test]
-fn a_rule_hits_the_requests_that_it_names() {
+fn rule_matches_named_requests() {
     assert_eq!(numbers("do=reset", 3), [1, 2, 3]);
     assert_eq!(numbers("nth=3 do=reset", 10), [3]);
     assert_eq!(numbers("every=4 do=reset", 13), [4, 8, 12]);
@@ -85,7 +85,7 @@ fn a_rule_hits_the_requests_that_it_names() {
 }
 
 #[test]
-fn a_rule_is_about_what_its_words_say() {
+fn rule_matches_by_its_conditions() {
     for (line, is_about) in [
         ("qp=17", true),
         ("qp=0x11", true),
@@ -136,7 +136,7 @@ fn a_rule_is_about_what_its_words_say() {
 }
 
 #[test]
-fn messages_of_the_peer_are_counted_by_rules_of_their_own() {
+fn inbound_messages_are_counted_by_recv_rules() {
     let about = |line: &str, subject: &Subject| !hits(&[rule(line)], subject, 1).is_empty();
     assert!(about("on=recv do=fin", &arrived()));
     assert!(!about("do=fin", &arrived()) && !about("on=recv do=fin", &subject()));
@@ -157,7 +157,7 @@ fn messages_of_the_peer_are_counted_by_rules_of_their_own() {
 }
 
 #[test]
-fn requests_are_counted_as_posted_by_rules_of_their_own() {
+fn posted_requests_are_counted_by_post_rules() {
     let about = |line: &str, subject: &Subject| !hits(&[rule(line)], subject, 1).is_empty();
     let posted = Subject {
         point: Point::Post,
@@ -178,7 +178,7 @@ fn requests_are_counted_as_posted_by_rules_of_their_own() {
 }
 
 #[test]
-fn a_message_stops_inside_only_if_it_is_longer() {
+fn rule_with_offset_stops_only_longer_messages() {
     let about = |line: &str, subject: &Subject| !hits(&[rule(line)], subject, 1).is_empty();
     assert!(about("after=63 do=reset", &subject()));
     assert!(!about("after=64 do=reset", &subject()));
@@ -193,7 +193,7 @@ fn a_message_stops_inside_only_if_it_is_longer() {
 }
 
 #[test]
-fn calls_of_a_verb_are_counted_on_all_of_the_device() {
+fn verb_rule_counts_calls_per_device() {
     let rules = [rule("on=create_qp nth=2 do=errno=ENOMEM")];
     let made = call(Verb::CreateQp, None);
     assert_eq!(
@@ -212,7 +212,7 @@ fn calls_of_a_verb_are_counted_on_all_of_the_device() {
 }
 
 #[test]
-fn connections_are_counted_on_all_of_the_device() {
+fn connect_rule_counts_per_device() {
     let connection = |point| Subject {
         point,
         stream: Some(StreamSubject {
@@ -247,7 +247,7 @@ fn connections_are_counted_on_all_of_the_device() {
 }
 
 #[test]
-fn a_call_is_one_of_a_process_and_of_a_queue_pair() {
+fn verb_rule_matches_by_process() {
     let about = |line: &str, subject: &Subject| !hits(&[rule(line)], subject, 1).is_empty();
     let kernel = |subject| Subject {
         comm: None,
@@ -277,7 +277,7 @@ fn a_call_is_one_of_a_process_and_of_a_queue_pair() {
 }
 
 #[test]
-fn only_a_payload_of_a_process_is_corrupted_unless_a_rule_says_so() {
+fn corruption_is_limited_to_user_payload_by_default() {
     let about = |line: &str, subject: &Subject| !hits(&[rule(line)], subject, 1).is_empty();
     let empty = Subject {
         stream: Some(StreamSubject { len: 0, ..stream() }),
@@ -301,7 +301,7 @@ fn only_a_payload_of_a_process_is_corrupted_unless_a_rule_says_so() {
 }
 
 #[test]
-fn the_scope_says_what_is_counted_together() {
+fn rule_scope_selects_the_counter() {
     let rules = [rule("nth=3 do=fin"), rule("nth=3 scope=device do=reset")];
     let [mut one, mut other, mut device] = [RuleCounts::default(); 3];
     let mut hit = |stream: &mut RuleCounts| stream.count(&mut device, &rules, &subject());
@@ -313,7 +313,7 @@ fn the_scope_says_what_is_counted_together() {
 }
 
 #[test]
-fn only_requests_that_it_is_about_count() {
+fn rule_counts_matching_requests_only() {
     let rules = [rule("op=send nth=2 do=fin")];
     let [mut counts, mut device] = [RuleCounts::default(); 2];
     let send = with_operation(Operation::Send, subject());
@@ -329,7 +329,7 @@ fn only_requests_that_it_is_about_count() {
 }
 
 #[test]
-fn the_first_rule_wins_and_all_count() {
+fn first_matching_rule_applies_and_all_count() {
     let rules = [
         rule("nth=2 do=reset"),
         rule("every=2 do=fin"),
@@ -346,7 +346,7 @@ fn the_first_rule_wins_and_all_count() {
 }
 
 #[test]
-fn chance_follows_its_seed_and_its_probability() {
+fn random_rule_follows_seed_and_probability() {
     let first = numbers("p=0.01 seed=7 do=fin", 100_000);
     assert!((800..1200).contains(&first.len()), "{}", first.len());
     assert_eq!(first, numbers("p=0.01 seed=7 do=fin", 100_000));
@@ -360,7 +360,7 @@ fn chance_follows_its_seed_and_its_probability() {
 }
 
 #[test]
-fn actions_are_read() {
+fn rule_actions_are_parsed() {
     let action = |line| rule(line).action();
     assert_eq!(action("do=reset"), RuleAction::Reset);
     assert_eq!(action("do=fin"), RuleAction::Fin);
@@ -483,7 +483,7 @@ fn actions_are_read() {
 }
 
 #[test]
-fn mistakes_name_the_word() {
+fn rule_parse_error_names_the_word() {
     let long = format!("do=reset {}", " ".repeat(MAX_LINE));
     for (line, mistake) in [
         ("", Mistake::NoAction),
@@ -723,7 +723,7 @@ fn scenario_files_have_rules_for_all_devices() {
 
 /// Whatever is written: no panic, and what is a rule can be counted.
 #[test]
-fn any_text_is_a_rule_or_a_mistake() {
+fn any_text_is_parsed_or_refused() {
     bolero::check!().for_each(|octets: &[u8]| {
         let Ok(text) = core::str::from_utf8(octets) else {
             return;

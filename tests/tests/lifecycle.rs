@@ -166,7 +166,7 @@ fn table() -> String {
 }
 
 #[test]
-fn every_state_and_event_is_as_written() {
+fn lifecycle_matches_its_snapshot() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/lifecycle.txt");
     let table = table();
     if std::env::var_os("LIFECYCLE").is_some() {

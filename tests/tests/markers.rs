@@ -53,7 +53,7 @@ fn stream(lengths: &[u32]) -> Vec<u8> {
 }
 
 #[test]
-fn a_stream_of_one_segment_size() {
+fn markers_for_one_segment_size() {
     // MPA-25, -26.
     let len = fpdu_len(mulpdu(1460, Markers::On));
     let stream = stream(&[len; 8]);
@@ -65,7 +65,7 @@ fn a_stream_of_one_segment_size() {
 }
 
 #[test]
-fn every_length_at_every_place() {
+fn markers_for_each_length_and_position() {
     // The first FPDU shifts the second one to any place between two Markers.
     for first in (8..8 + 512).step_by(4) {
         for second in (8..1100).step_by(4) {
@@ -76,7 +76,7 @@ fn every_length_at_every_place() {
 }
 
 #[test]
-fn any_stream_is_marked_and_stripped() {
+fn markers_are_inserted_and_stripped() {
     check!().with_type().for_each(|ulpdus: &Vec<u16>| {
         let lengths: Vec<u32> = ulpdus.iter().map(|len| fpdu_len(len & 0x3fff)).collect();
         let stream = stream(&lengths);
@@ -137,7 +137,7 @@ fn fpdus_of_the_greatest_mulpdu_fit_the_segment() {
 }
 
 #[test]
-fn reserved_bits_do_not_matter_and_the_pointer_does() {
+fn marker_reserved_bits_are_ignored_and_pointer_is_checked() {
     // MPA-27.
     let marker = Marker {
         at: 8,

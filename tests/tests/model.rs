@@ -51,7 +51,7 @@ use iwarp::{
 };
 
 #[test]
-fn a_depth_is_a_queue_of_slots() {
+fn depth_ring_behaves_as_queue_of_slots() {
     check!()
         .with_type()
         .for_each(|(limit, takes): &(u8, Vec<bool>)| {
@@ -80,7 +80,7 @@ fn a_depth_is_a_queue_of_slots() {
 }
 
 #[test]
-fn the_deepest_ring_turns_round() {
+fn deepest_ring_wraps() {
     let mut depth = Depth::new(u16::MAX);
     for _ in 0..3 {
         for slot in 0..u16::MAX {
@@ -267,7 +267,7 @@ fn last(place: usize, count: usize) -> MessagePart {
 }
 
 #[test]
-fn a_send_in_any_order_is_delivered_whole_and_once() {
+fn send_segments_in_any_order_are_delivered_once() {
     check!()
         .with_type()
         .for_each(|(len, sizes, order): &(u16, Vec<u8>, Vec<u8>)| {
@@ -295,7 +295,7 @@ fn a_send_in_any_order_is_delivered_whole_and_once() {
 }
 
 #[test]
-fn a_read_in_any_order_is_complete_at_its_end() {
+fn read_response_in_any_order_completes_at_its_end() {
     check!()
         .with_type()
         .for_each(|(len, sizes, order, to): &(u16, Vec<u8>, Vec<u8>, u64)| {

@@ -57,7 +57,7 @@ fn reply_error(octets: &[u8]) -> StartError {
 // Frames.
 
 #[test]
-fn rejects_wrong_keys_as_soon_as_they_show() {
+fn rejects_wrong_mpa_key_at_first_wrong_octet() {
     // MPA-2.
     let good = frame(REQUEST, C, 1, &[]);
     for at in 0..16 {
@@ -73,7 +73,7 @@ fn rejects_wrong_keys_as_soon_as_they_show() {
 }
 
 #[test]
-fn rejects_the_frame_of_the_own_role() {
+fn rejects_mpa_frame_of_own_role() {
     // MPA-2, -10.
     assert_eq!(request_error(&frame(REPLY, C, 1, &[])), StartError::Role);
     assert_eq!(reply_error(&frame(REQUEST, C, 1, &[])), StartError::Role);
@@ -96,7 +96,7 @@ fn rejects_unknown_revisions() {
 }
 
 #[test]
-fn rejects_revisions_above_the_own() {
+fn rejects_mpa_revision_above_own() {
     let error = Responder::new(revision_1())
         .handle_request(&enhanced(REQUEST, C, 1, 1, &[]))
         .unwrap_err();
@@ -108,7 +108,7 @@ fn rejects_revisions_above_the_own() {
 }
 
 #[test]
-fn rejects_too_much_private_data_before_it_comes() {
+fn rejects_too_long_private_data_by_its_announced_length() {
     // MPA-5.
     let mut octets = frame(REQUEST, C, 1, &[]);
     octets[18..].copy_from_slice(&513u16.to_be_bytes());
@@ -131,7 +131,7 @@ fn rejects_enhanced_frames_without_enhanced_data() {
 }
 
 #[test]
-fn asks_for_exactly_the_octets_of_the_frame() {
+fn mpa_parser_asks_for_exactly_the_frame() {
     // MPA-6: any chunking; the core never asks for octets behind the frame.
     let private_data: Vec<u8> = (0..=255).collect();
     for octets in [
@@ -224,7 +224,7 @@ fn reserved_flags_are_neither_checked_nor_echoed() {
 }
 
 #[test]
-fn the_send_with_immediate_is_agreed_on_by_two_flags() {
+fn send_with_imm_is_negotiated_by_two_flags() {
     // MPA-3: an offer is neither sent nor accepted unless configured. The Request's flags in a
     // Reply do not accept an offer.
     let on = Config {
@@ -268,7 +268,7 @@ fn the_send_with_immediate_is_agreed_on_by_two_flags() {
 }
 
 #[test]
-fn features_are_exchanged_where_both_ends_offer_them() {
+fn features_are_exchanged_if_both_ends_offer() {
     const OURS: Features = Features {
         ulpdu_max: 9000,
         marked: Marked::NONE,
@@ -337,7 +337,7 @@ fn features_are_exchanged_where_both_ends_offer_them() {
 }
 
 #[test]
-fn private_data_that_only_looks_like_features_is_the_consumers() {
+fn private_data_resembling_features_reaches_consumer() {
     let on = Config {
         features: Some(Features {
             ulpdu_max: 9000,
@@ -414,7 +414,7 @@ fn answers_in_the_revision_of_the_request() {
 }
 
 #[test]
-fn takes_a_plain_reply_as_it_is() {
+fn accepts_reply_without_enhanced_data() {
     // MPA-34.
     for octets in [frame(REPLY, C, 1, &[]), frame(REPLY, C, 2, &[1, 2, 3, 4])] {
         for config in [config(), peer_to_peer(RtrKinds::WRITE)] {
@@ -430,7 +430,7 @@ fn takes_a_plain_reply_as_it_is() {
 // CRCs and Markers.
 
 #[test]
-fn either_end_switches_crcs_on() {
+fn crc_is_used_if_either_end_asks() {
     // MPA-14, -15, -48.
     assert_eq!(Config::default().crc, Crc::On);
     for (ours, theirs) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -460,7 +460,7 @@ fn either_end_switches_crcs_on() {
 }
 
 #[test]
-fn each_end_asks_for_its_own_markers() {
+fn markers_are_negotiated_per_direction() {
     // MPA-23, -24.
     for (ours, theirs) in [(false, false), (false, true), (true, false), (true, true)] {
         let markers = |on| if on { Markers::On } else { Markers::Off };
@@ -487,7 +487,7 @@ fn each_end_asks_for_its_own_markers() {
 }
 
 #[test]
-fn an_end_that_is_its_own_peer_has_one_configuration() {
+fn self_connected_end_has_one_configuration() {
     for (crc, markers) in [(Crc::On, Markers::Off), (Crc::Off, Markers::On)] {
         let ours = Config {
             crc,

@@ -62,7 +62,7 @@ use iwarp_support::{
 // Depths.
 
 #[test]
-fn the_responder_takes_no_more_than_it_has_and_the_peer_wants() {
+fn responder_depths_are_limited_by_both_ends() {
     // MPA-36.
     let values = [0, 1, 2, 3, 7, 255, 256, 16382];
     for peer_ird in values {
@@ -112,7 +112,7 @@ fn the_initiator_refuses_an_ord_above_its_ird() {
 }
 
 #[test]
-fn open_depths_are_left_as_they_are() {
+fn unspecified_depths_stay_unspecified() {
     // MPA-37, each depth on its own.
     for (peer_ird, peer_ord, expected, said) in [
         (OPEN, OPEN, depths(6, 5), (OPEN, OPEN)),
@@ -137,7 +137,7 @@ fn open_depths_are_left_as_they_are() {
 }
 
 #[test]
-fn depths_that_do_not_fit_are_lowered_and_not_left_open() {
+fn depths_too_large_are_lowered_and_stay_specified() {
     let initiator = Initiator::new(config(), depths(u16::MAX, 0x3fff));
     let octets = initiator.request(&[]).unwrap();
     let expected = enhanced(REQUEST, C, 0x3ffe, 0x3ffe, &[]);
@@ -163,7 +163,7 @@ fn rtr_sets() -> Vec<(RtrKinds, u16, u16)> {
 }
 
 #[test]
-fn the_responder_marks_common_kinds_or_what_it_has() {
+fn responder_offers_common_rtr_kinds_or_its_own() {
     // MPA-39, -44, for all offers and all abilities.
     for (able, ..) in rtr_sets() {
         let usable = if able.is_empty() {
@@ -199,7 +199,7 @@ fn the_responder_marks_common_kinds_or_what_it_has() {
 }
 
 #[test]
-fn the_initiator_chooses_a_common_kind_or_fails() {
+fn initiator_chooses_common_rtr_kind_or_fails() {
     // MPA-39, -40, -43, -44.
     for (able, b, cd) in rtr_sets() {
         let initiator = Initiator::new(peer_to_peer(able), depths(4, 4));
@@ -262,7 +262,7 @@ fn a_reply_that_does_not_agree_to_peer_to_peer_fails() {
 }
 
 #[test]
-fn a_read_that_starts_the_stream_has_a_place() {
+fn read_rtr_has_an_inbound_slot() {
     // MPA-45.
     let config = peer_to_peer(RtrKinds::READ);
     let initiator = Initiator::new(config, depths(0, 0));
@@ -291,7 +291,7 @@ fn first_segment(message: Message, payload: &[u8]) -> Segment {
 }
 
 #[test]
-fn the_first_segment_has_to_be_an_agreed_rtr() {
+fn first_segment_must_be_agreed_rtr() {
     // MPA-40, -41.
     for (kinds, ..) in rtr_sets() {
         for (kind, rtr) in [
@@ -313,7 +313,7 @@ fn the_first_segment_has_to_be_an_agreed_rtr() {
 }
 
 #[test]
-fn nothing_but_an_rtr_will_do() {
+fn other_first_message_than_rtr_is_refused() {
     // MPA-41.
     let all = RtrKinds::SEND.union(RtrKinds::WRITE).union(RtrKinds::READ);
     let judge = |segment: &[u8]| {
@@ -340,7 +340,7 @@ fn nothing_but_an_rtr_will_do() {
 }
 
 #[test]
-fn a_read_rtr_uses_the_first_number_of_its_queue() {
+fn read_rtr_uses_first_msn_of_its_queue() {
     // MPA-42: the next Read Request has number 2; an RTR by Write uses none.
     let mut end = End::new(Extensions::Off, 2, 0);
     for fpdu in transmit(Rtr::Read.message(), &[], || 128) {
@@ -361,7 +361,7 @@ fn a_read_rtr_uses_the_first_number_of_its_queue() {
 // Both ends.
 
 #[test]
-fn two_ends_of_any_kind_agree() {
+fn any_two_configurations_agree() {
     let kinds = [
         RtrKinds::WRITE,
         RtrKinds::READ,

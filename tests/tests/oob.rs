@@ -221,7 +221,7 @@ fn explore(calls: [u8; 2]) -> usize {
 }
 
 #[test]
-fn whoever_calls_and_however_it_happens_one_connection_stays() {
+fn any_order_of_connects_leaves_one_connection() {
     for calls in [[1, 0], [0, 1], [1, 1], [2, 2], [3, 2], [2, 3]] {
         let states = explore(calls);
         println!("{calls:?}: {states} states");

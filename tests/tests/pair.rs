@@ -22,7 +22,7 @@ use iwarp_support::{
 };
 
 #[test]
-fn everything_arrives_in_any_mix() {
+fn any_mix_of_messages_arrives() {
     check!().for_each(ops::run);
 }
 

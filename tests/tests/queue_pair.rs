@@ -332,7 +332,7 @@ fn verbs_to_init_and_rtr_do_nothing_else() {
 }
 
 #[test]
-fn search_is_limited_by_what_is_posted() {
+fn search_is_limited_by_posted_requests() {
     let mut qp = Qp::new(Lifecycle::NEW);
     qp.post(Send(1));
     qp.request(QpRequest::ModifyRtrPath).unwrap();
@@ -361,7 +361,7 @@ fn search_that_fails_fails_the_first_request() {
 }
 
 #[test]
-fn sqd_sends_what_is_posted_then_a_fin() {
+fn sqd_sends_posted_requests_then_fin() {
     let mut qp = Qp::streaming();
     qp.post(Read(1));
     qp.post(Fenced(2));
@@ -379,14 +379,14 @@ fn sqd_sends_what_is_posted_then_a_fin() {
 }
 
 #[test]
-fn sqd_with_nothing_posted_is_a_fin() {
+fn sqd_without_posted_requests_sends_fin() {
     let mut qp = Qp::streaming();
     qp.request(QpRequest::ModifySqd).unwrap();
     qp.sees(&["leaves", "FIN"]);
 }
 
 #[test]
-fn drain_ends_with_the_last_answer() {
+fn drain_ends_with_last_response() {
     let mut qp = Qp::streaming();
     qp.post(Read(1));
     qp.post(Read(2));
@@ -400,7 +400,7 @@ fn drain_ends_with_the_last_answer() {
 }
 
 #[test]
-fn drained_means_nothing_elsewhere() {
+fn drained_event_is_ignored_in_other_states() {
     let mut qp = Qp::streaming();
     qp.on(Event::Drained);
     qp.sees(&[]);
@@ -467,7 +467,7 @@ fn stream_that_ends_flushes_all() {
 }
 
 #[test]
-fn half_closed_stream_limits_what_is_posted() {
+fn closed_peer_timeout_fails_posted_requests() {
     let mut qp = Qp::found();
     qp.post(Read(1));
     qp.post(Fenced(2));
@@ -493,7 +493,7 @@ fn half_closed_stream_that_ends_has_exceeded_its_retries() {
 }
 
 #[test]
-fn limit_of_a_closed_peer_means_nothing_elsewhere() {
+fn closed_peer_timeout_is_ignored_in_other_states() {
     let mut qp = Qp::found();
     qp.post(Read(1));
     qp.sees(&["1 asked"]);
@@ -556,7 +556,7 @@ fn terminate_of_the_peer_fails_the_first_request() {
 }
 
 #[test]
-fn answer_lets_a_fenced_request_go() {
+fn read_response_releases_fenced_request() {
     let mut qp = Qp::streaming();
     qp.post(Read(1));
     qp.post(Fenced(2));
@@ -594,7 +594,7 @@ fn new_stream_is_not_half_closed() {
 }
 
 #[test]
-fn query_reports_what_was_asked_for() {
+fn query_reports_requested_attributes() {
     let mut qp = Qp::new(Lifecycle::RESET);
     let asks = |qp: &mut Qp, request, state| {
         qp.request(request).unwrap();

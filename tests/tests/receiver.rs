@@ -554,7 +554,7 @@ fn write_of_no_octets_is_not_placed() {
 }
 
 #[test]
-fn first_fpdu_is_an_event_once_whatever_it_is() {
+fn first_fpdu_raises_one_event() {
     for fpdu in [
         vec![0; 8],
         write_of(3).remove(0),
@@ -767,7 +767,7 @@ fn send_without_a_usable_receive_ends_the_stream() {
 }
 
 #[test]
-fn completion_that_nobody_hears_of_ends_the_stream() {
+fn completion_without_cq_room_ends_the_stream() {
     let mut rig = Rig::begun();
     rig.host.lost = true;
     rig.feed(&send(1, 0), Done);
@@ -893,7 +893,7 @@ fn receive_that_turns_out_unusable_ends_the_wait() {
 }
 
 #[test]
-fn nothing_else_goes_on_with_an_fpdu_that_waits() {
+fn waiting_fpdu_stops_later_ones() {
     let mut rig = waiting(&send(1, 30), &["take for send"]);
     assert_eq!(rig.pass(StreamReceiver::resume), Kept);
     rig.asked(&[], &[]);
@@ -1073,7 +1073,7 @@ fn atomic_response_completes_the_operation() {
 }
 
 #[test]
-fn answers_that_nobody_asked_for_end_the_stream() {
+fn unexpected_responses_end_the_stream() {
     let mut rig = Rig::begun();
     rig.feed(&response(4)[0], Done);
     rig.faulted(&["ResponseUnsolicited true"]);
@@ -1223,7 +1223,7 @@ fn atomic_write_waits_for_its_memory() {
 
 /// Immediate Data behind an Atomic Write does not tell its length.
 #[test]
-fn atomic_write_ends_what_was_written() {
+fn atomic_write_completes_preceding_writes() {
     let mut rig = marked();
     rig.feed(&write_of(5)[0], Done);
     rig.feed(&atomic_write(8), Done);
@@ -1240,7 +1240,7 @@ fn atomic_write_ends_what_was_written() {
 }
 
 #[test]
-fn flush_takes_the_place_of_a_read() {
+fn flush_uses_a_read_slot() {
     let mut rig = marked();
     rig.host.refuses = Some(Fault::SourceNoRight);
     rig.feed(&flush(1), Done);
@@ -1307,7 +1307,7 @@ fn features_are_taken_once() {
 /// The FPDUs of a message that may be received under an open access are those that handling them
 /// would place, and nothing happens before they are accepted.
 #[test]
-fn peeking_changes_nothing() {
+fn peek_changes_nothing() {
     let mut rig = Rig::begun();
     let parts = write_of(3 * TAGGED);
     rig.feed(&parts[0], Done);
@@ -1376,7 +1376,7 @@ fn peeking_changes_nothing() {
 
 /// What is no plain next part of the message is for the general way.
 #[test]
-fn peeking_leaves_what_is_unusual() {
+fn peek_leaves_unusual_fpdus() {
     let mut rig = Rig::begun();
     rig.feed(&write_of(2 * TAGGED)[0], Done);
     let [first, _] = halves(SendExtra::None);

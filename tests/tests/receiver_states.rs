@@ -575,7 +575,7 @@ fn explore(state: &State, depth: u32) -> u64 {
 }
 
 #[test]
-fn every_short_conversation_keeps_the_promises() {
+fn short_conversations_keep_receiver_invariants() {
     for may_wait in [false, true] {
         let states = explore(&State::new(may_wait, true), 4);
         assert!(states > 100_000);
@@ -585,7 +585,7 @@ fn every_short_conversation_keeps_the_promises() {
 
 /// All three requests of this end are answered in some of them.
 #[test]
-fn answers_are_reached() {
+fn receiver_models_reach_each_answer() {
     let mut state = State::new(false, true);
     // A Read Response, the Atomic Response, and one without octets.
     for nth in [14, 17, 16] {

@@ -215,7 +215,7 @@ fn immediate_data_follows_its_write_and_completes_it() {
 }
 
 #[test]
-fn all_octets_of_immediate_data_are_the_consumers() {
+fn immediate_data_octets_are_all_sent() {
     let data = *b"abcdefgh";
     let solicited = SendEvent::Solicit;
     let job = Job::Complete(4);
@@ -237,7 +237,7 @@ fn all_octets_of_immediate_data_are_the_consumers() {
 }
 
 #[test]
-fn send_with_immediate_has_the_form_that_the_peer_takes() {
+fn send_with_imm_uses_negotiated_form() {
     let extra = SendExtra::Immediate(*b"abcd");
     let event = SendEvent::Solicit;
     let mut sender = sender();
@@ -260,7 +260,7 @@ fn send_with_immediate_has_the_form_that_the_peer_takes() {
 }
 
 #[test]
-fn read_of_nothing_confirms_a_write() {
+fn empty_read_confirms_write() {
     let mut sender = sender();
     sender.begin_write((STAG, TO), None, 70, SendEvent::Silent, Job::Confirm(4));
     assert_eq!(sender.current.as_ref().unwrap().job.slot(), Some(4));
@@ -369,7 +369,7 @@ fn stream_begins_with_features_and_ready_to_receive() {
 }
 
 #[test]
-fn sides_take_turns() {
+fn inbound_reads_and_requests_take_turns() {
     let mut sender = sender();
     for _ in 0..3 {
         assert_eq!(sender.take_turn(), Side::Responses);
@@ -378,7 +378,7 @@ fn sides_take_turns() {
 }
 
 #[test]
-fn answer_that_is_tried_again_counts() {
+fn combined_pause_yields_if_response_yields() {
     use Pause::{
         Drained,
         Starved,
@@ -395,7 +395,7 @@ fn answer_that_is_tried_again_counts() {
 }
 
 #[test]
-fn terminate_takes_the_place_of_any_message() {
+fn terminate_replaces_any_message() {
     let mut sender = sender();
     sender.begin_write((STAG, TO), None, 70, SendEvent::Silent, Job::Complete(4));
     let terminate = Terminate::for_fault(Fault::Crc, None);
@@ -406,7 +406,7 @@ fn terminate_takes_the_place_of_any_message() {
 }
 
 #[test]
-fn numbers_wrap() {
+fn msn_wraps_in_a_stream() {
     let mut sender = StreamSender::<u8>::with_number(&PARAMS, Msn::new(u32::MAX));
     for msn in [Msn::new(u32::MAX), Msn::new(0)] {
         sender.begin_read(READ, Job::Nothing);
@@ -416,7 +416,7 @@ fn numbers_wrap() {
 }
 
 #[test]
-fn request_of_a_message_is_known_while_it_is_sent() {
+fn request_is_known_while_its_message_is_sent() {
     assert_eq!(Job::Complete(1).slot(), Some(1));
     assert_eq!(Job::Confirm(2).slot(), Some(2));
     assert_eq!(Job::AwaitResponse(3).slot(), Some(3));

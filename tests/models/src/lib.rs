@@ -328,14 +328,14 @@ mod tests {
     }
 
     #[test]
-    fn a_round_serves_each_caller() {
+    fn serial_task_round_serves_each_of_two_callers() {
         callers(2, |asked, n| {
             let _ = asked.ask(n, Next::Done);
         });
     }
 
     #[test]
-    fn a_round_serves_each_of_three_callers() {
+    fn serial_task_round_serves_each_of_three_callers() {
         callers(3, |asked, n| {
             let _ = asked.ask(n, Next::Done);
         });
@@ -343,7 +343,7 @@ mod tests {
 
     /// As a queue pair whose work item makes the round that was yielded.
     #[test]
-    fn who_yields_calls_again() {
+    fn serial_task_that_yields_is_called_again() {
         callers(2, |asked, n| {
             if asked.ask(n, Next::Yield) == Ran::Yielded {
                 let _ = asked.ask(n, Next::Done);
@@ -353,7 +353,7 @@ mod tests {
 
     /// As `rearm` with a work item where the task is idle.
     #[test]
-    fn who_cannot_work_rearms_or_has_it_done() {
+    fn serial_task_rearm_or_run_serves_each_caller() {
         callers(2, |asked, n| {
             if n == 0 {
                 let _ = asked.ask(n, Next::Done);
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_uses_a_revoked_value() {
+    fn revoked_value_is_not_accessed() {
         loom::model(|| {
             let shared = Revocable::new();
             let user = shared.clone();
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn one_call_revokes() {
+    fn one_of_two_calls_revokes() {
         loom::model(|| {
             let shared = Revocable::new();
             let other = shared.clone();
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_sees_all_of_an_update_or_nothing() {
+    fn reader_sees_update_whole_or_not_at_all() {
         loom::model(|| {
             let shared = Revocable::new();
             let user = shared.clone();
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_and_a_revocation_exclude_each_other() {
+    fn update_and_revocation_exclude_each_other() {
         loom::model(|| {
             let shared = Revocable::new();
             let other = shared.clone();
@@ -466,7 +466,7 @@ mod tests {
     /// That loom sees what it has to: an order that is too weak.
     #[test]
     #[should_panic]
-    fn loom_finds_a_missing_order() {
+    fn loom_finds_missing_memory_ordering() {
         loom::model(|| {
             let shared = Arc::new((Atomic::new(0), UnsafeCell::new(0)));
             assert_eq!(shared.0.load(Relaxed), 0);

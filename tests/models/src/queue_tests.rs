@@ -77,7 +77,7 @@ fn contents(n: u32) -> [u8; ELEMENT_MIN] {
 
 /// librxe posts (`queue_full`, then the element, then `advance_producer`), the driver takes.
 #[test]
-fn what_librxe_posts_is_taken_whole_and_in_order() {
+fn rxe_requests_are_taken_whole_and_in_order() {
     let process = |queue: &Queue| {
         let memory = &queue.memory;
         for n in 0..ELEMENTS {
@@ -100,7 +100,7 @@ fn what_librxe_posts_is_taken_whole_and_in_order() {
 
 /// The driver completes, librxe polls (`queue_empty`, then the element, then `advance_consumer`).
 #[test]
-fn what_the_driver_completes_librxe_polls_whole_and_in_order() {
+fn rxe_completions_are_polled_whole_and_in_order() {
     let process = |queue: &Queue| {
         let memory = &queue.memory;
         for n in 0..ELEMENTS {
@@ -154,7 +154,7 @@ fn take(ring: &Ring<ENTRY>, n: u32) {
 }
 
 #[test]
-fn what_libsiw_posts_is_taken_whole_and_in_order() {
+fn siw_requests_are_taken_whole_and_in_order() {
     let process = |ring: &Ring<ENTRY>| {
         for n in 0..ENTRIES + 1 {
             wait_until(|| !ring.is_posted(n));
@@ -171,7 +171,7 @@ fn what_libsiw_posts_is_taken_whole_and_in_order() {
 
 /// libsiw rings no doorbell for an entry if the one before it is still the driver's.
 #[test]
-fn an_entry_without_a_doorbell_is_taken() {
+fn siw_entry_without_doorbell_is_taken() {
     loom::model(|| {
         let ring = siw_ring();
         fill(&ring, 0);
@@ -247,7 +247,7 @@ impl Completions {
 }
 
 #[test]
-fn what_the_driver_completes_libsiw_polls_whole_and_in_order() {
+fn siw_completions_are_polled_whole_and_in_order() {
     let process = |cq: &Completions| {
         for n in 0..ENTRIES + 1 {
             wait_until(|| cq.poll(n));
@@ -262,7 +262,7 @@ fn what_the_driver_completes_libsiw_polls_whole_and_in_order() {
 
 /// A process that has asked for an event, has polled once more, and has found nothing, gets one.
 #[test]
-fn who_sleeps_is_woken() {
+fn armed_siw_cq_wakes_its_process() {
     loom::model(|| {
         let cq = Completions::new();
         let process = cq.clone();
@@ -280,7 +280,7 @@ fn who_sleeps_is_woken() {
 
 /// The same, and two threads of the driver: the event of one's completion may be the other's task.
 #[test]
-fn one_of_two_wakes() {
+fn armed_siw_cq_is_woken_by_one_of_two_completions() {
     loom::model(|| {
         let cq = Completions::new();
         let (process, other) = (cq.clone(), cq.clone());
