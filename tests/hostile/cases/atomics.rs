@@ -156,13 +156,13 @@ fn word(b: &mut Bench<'_>) -> Outcome<u64> {
 pub(super) fn cases() -> Vec<Case> {
     let mut list = scripts![
         identifiers_of_atomics_are_echoed: "EXT-34 EXT-44 EXT-11 EXT-19 EXT-45",
-        probe_changes_nothing: "EXT-3",
+        fetch_add_of_0_changes_nothing: "EXT-3",
         reserved_fields_of_an_atomic_are_ignored: "EXT-8 EXT-32 EXT-36",
         atomics_and_reads_share_their_numbers: "EXT-31 EXT-37 EXT-40",
         atomics_are_carried_out_in_order: "EXT-41 EXT-58 EXT-43",
         answers_keep_the_order_of_reads_and_atomics: "EXT-49 EXT-58",
-        atomic_sees_the_write_before_it: "EXT-55",
-        no_consumer_hears_of_an_atomic: "EXT-38",
+        atomic_uses_data_of_earlier_write: "EXT-55",
+        atomic_gives_no_completion_at_its_target: "EXT-38",
         atomics_up_to_the_depth: "EXT-42",
         one_atomic_more_than_granted: "EXT-42",
         atomic_with_a_bad_crc: "EXT-53 MPA-20",
@@ -329,7 +329,7 @@ fn identifiers_of_atomics_are_echoed(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-fn probe_changes_nothing(b: &mut Bench<'_>) -> Outcome {
+fn fetch_add_of_0_changes_nothing(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     b.clean()?;
     wire.send(&[fetch_add(b.ram.key, b.ram.at, 0, 0).segment(1)])?;
@@ -414,7 +414,7 @@ fn answers_keep_the_order_of_reads_and_atomics(b: &mut Bench<'_>) -> Outcome {
     wire.expect(&answer(2, 0x1d, 2))
 }
 
-fn atomic_sees_the_write_before_it(b: &mut Bench<'_>) -> Outcome {
+fn atomic_uses_data_of_earlier_write(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     for (msn, round) in (1..).zip([17_u64, 99, 3]) {
         wire.send(&[
@@ -426,7 +426,7 @@ fn atomic_sees_the_write_before_it(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-fn no_consumer_hears_of_an_atomic(b: &mut Bench<'_>) -> Outcome {
+fn atomic_gives_no_completion_at_its_target(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     let msn = wire.next_read();
     wire.send(&[fetch_add(b.ram.key, b.ram.at, 1, 0).segment(msn)])?;

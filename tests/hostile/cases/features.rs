@@ -51,17 +51,17 @@ pub(super) fn cases() -> Vec<Case> {
         features_octet_by_octet: "MPA-3",
         initiator_without_features_gets_short_fpdus: "MPA-28",
         features_come_once: "EXT-86",
-        features_that_nobody_offered: "EXT-86",
+        features_without_an_offer: "EXT-86",
         features_with_a_bad_crc: "MPA-20",
-        reply_that_only_looks_like_one_with_features: "MPA-3",
+        reply_resembling_one_with_features: "MPA-3",
         markers_keep_fpdus_short: "MPA-28",
-        long_fpdus_are_cut_for_the_path: "MPA-28",
+        long_fpdus_are_segmented_for_the_path: "MPA-28",
         flush_is_answered_behind_what_was_written: "EXT-86",
         flush_is_checked: "EXT-86",
         flush_counts_as_a_read: "EXT-86 RDMAP-129",
         atomic_write_is_stored: "EXT-86",
         atomic_write_is_checked: "EXT-86",
-        marked_messages_of_who_did_not_agree: "RDMAP-25 EXT-86",
+        marked_messages_without_agreement: "RDMAP-25 EXT-86",
     ];
     list.push(case("features_by_setting", "MPA-3", features_by_setting).alone());
     list
@@ -217,7 +217,7 @@ fn features_come_once(b: &mut Bench<'_>) -> Outcome {
     b.refuses(&mut wire, code::OPCODE, &told(20_002))
 }
 
-fn features_that_nobody_offered(b: &mut Bench<'_>) -> Outcome {
+fn features_without_an_offer(b: &mut Bench<'_>) -> Outcome {
     // 8 beside 4 is no offer.
     for bits in [0, 8, 12, 15] {
         let mut wire = b.connect_by(&Start::request(1, &[]).plus_flags(bits))?;
@@ -233,7 +233,7 @@ fn features_with_a_bad_crc(b: &mut Bench<'_>) -> Outcome {
 }
 
 /// What is no block of features, or comes with other flags, is private data.
-fn reply_that_only_looks_like_one_with_features(b: &mut Bench<'_>) -> Outcome {
+fn reply_resembling_one_with_features(b: &mut Bench<'_>) -> Outcome {
     let whole = block(20_002);
     let longer = [&b"rW\x0c"[..], &whole[3..]].concat();
     for (bits, data) in [
@@ -269,7 +269,7 @@ fn markers_keep_fpdus_short(b: &mut Bench<'_>) -> Outcome {
 }
 
 /// Long FPDUs need no segments of their own: each message has as few as possible.
-fn long_fpdus_are_cut_for_the_path(b: &mut Bench<'_>) -> Outcome {
+fn long_fpdus_are_segmented_for_the_path(b: &mut Bench<'_>) -> Outcome {
     let mut wire = offered(b, &Start::request(1, &[]))?;
     wire.send(&[told(20_002), write(0, 0, &[])])?;
     for (len, fpdus) in [(19_984, 1), (19_985, 2), (39_968, 2), (39_969, 3)] {
@@ -416,7 +416,7 @@ fn atomic_write_is_checked(b: &mut Bench<'_>) -> Outcome {
 }
 
 /// To a device that has not agreed they are what they are without the mark.
-fn marked_messages_of_who_did_not_agree(b: &mut Bench<'_>) -> Outcome {
+fn marked_messages_without_agreement(b: &mut Bench<'_>) -> Outcome {
     let ram = b.ram;
     for agreed in [None, Some(0), Some(FLUSH), Some(ATOMIC_WRITE)] {
         let mut wire = match agreed {

@@ -63,9 +63,9 @@ pub(super) fn cases() -> Vec<Case> {
         one_flipped_bit_anywhere: "MPA-20 DDP-87",
         crc_in_the_wrong_order: "MPA-17",
         crc_of_zeros: "MPA-17",
-        after_a_fault_all_is_dropped: "DDP-8 MPA-21 DDP-83 RDMAP-137",
-        the_first_fault_is_reported: "DDP-55 DDP-65 DDP-84 RDMAP-144 DDP-83",
-        the_first_fault_is_reported_whatever_its_layer: "RDMAP-144 MPA-21",
+        segments_after_a_fault_are_dropped: "DDP-8 MPA-21 DDP-83 RDMAP-137",
+        first_of_two_faults_is_reported: "DDP-55 DDP-65 DDP-84 RDMAP-144 DDP-83",
+        first_of_two_faults_is_reported_in_any_layer: "RDMAP-144 MPA-21",
         terminate_arrives_while_the_peer_keeps_sending: "RDMAP-135 RDMAP-100",
         empty_fpdu: "MPA-13 MPA-31",
         many_empty_fpdus: "MPA-13",
@@ -75,14 +75,14 @@ pub(super) fn cases() -> Vec<Case> {
         longest_fpdu_with_a_bad_crc: "MPA-20 MPA-31",
         length_one_too_small: "MPA-11 MPA-20",
         length_one_too_great: "MPA-11 MPA-30",
-        markers_that_nobody_asked_for: "MPA-23 MPA-25",
+        markers_not_requested: "MPA-23 MPA-25",
         markers_are_inserted_when_asked_for: "MPA-23 MPA-24 MPA-25 MPA-26",
         markers_are_inserted_in_revision_2: "MPA-23 MPA-48",
         markers_in_sends_of_the_device: "MPA-18 MPA-23 MPA-28",
         markers_in_messages_of_one_segment: "MPA-18 MPA-23",
         markers_around_a_terminate: "MPA-23 MPA-26",
         urgent_data_does_no_harm: "DDP-4",
-        octets_that_tcp_repeats_count_once: "DDP-4 DDP-11",
+        octets_retransmitted_by_tcp_count_once: "DDP-4 DDP-11",
         pad_of_the_device_is_zero: "MPA-12",
         segments_fit_the_path: "DDP-32 MPA-28",
         segments_with_markers_fit_the_path: "DDP-32 MPA-28",
@@ -248,7 +248,7 @@ fn refused_octets(b: &mut Bench<'_>, octets: &[u8], code: Code) -> Outcome {
     b.flushed(&wire, RECEIVES)
 }
 
-fn after_a_fault_all_is_dropped(b: &mut Bench<'_>) -> Outcome {
+fn segments_after_a_fault_are_dropped(b: &mut Bench<'_>) -> Outcome {
     let good = write(b.ram.key, b.ram.at, b"good");
     let mut octets = good.bad_crc(1);
     for _ in 0..20 {
@@ -259,7 +259,7 @@ fn after_a_fault_all_is_dropped(b: &mut Bench<'_>) -> Outcome {
     refused_octets(b, &octets, code::CRC)
 }
 
-fn the_first_fault_is_reported(b: &mut Bench<'_>) -> Outcome {
+fn first_of_two_faults_is_reported(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     let first = write(b.ram.key ^ 1, b.ram.at, b"bad");
     wire.send(&[first.clone(), send(77, b"bad"), write(0, 0, b"x").rv(3)])?;
@@ -267,7 +267,7 @@ fn the_first_fault_is_reported(b: &mut Bench<'_>) -> Outcome {
     b.failed(&wire, code::STAG)
 }
 
-fn the_first_fault_is_reported_whatever_its_layer(b: &mut Bench<'_>) -> Outcome {
+fn first_of_two_faults_is_reported_in_any_layer(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     let first = send(77, b"bad");
     wire.put(&[first.fpdu(), write(0, 0, b"x").bad_crc(1)].concat())?;
@@ -411,7 +411,7 @@ fn shorter_than_its_header(b: &mut Bench<'_>, whole: &Segment) -> Outcome {
     b.untouched()
 }
 
-fn markers_that_nobody_asked_for(b: &mut Bench<'_>) -> Outcome {
+fn markers_not_requested(b: &mut Bench<'_>) -> Outcome {
     // A Marker reads as an empty FPDU, and the octets behind it are not its CRC.
     let octets = marker_first(&send(1, DATA).fpdu());
     refused_octets(b, &octets, code::CRC)
@@ -486,7 +486,7 @@ fn urgent_data_does_no_harm(b: &mut Bench<'_>) -> Outcome {
 
 /// A TCP segment repeats octets that have arrived and carries new ones behind them: the end of an
 /// incomplete FPDU, or a complete FPDU and one more.
-fn octets_that_tcp_repeats_count_once(b: &mut Bench<'_>) -> Outcome {
+fn octets_retransmitted_by_tcp_count_once(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     for (begin, end) in [(1, 2), (1, 30), (22, 23), (30, 35)] {
         let msn = wire.next_send();

@@ -44,7 +44,7 @@ use crate::{
 use rtr::{
     rtr_comes_before_data,
     rtr_kinds,
-    rtr_read_is_answered_from_nowhere,
+    rtr_read_is_answered_with_any_stag,
     rtr_read_is_answered_with_octets, //
 };
 
@@ -56,12 +56,12 @@ pub(super) fn cases() -> Vec<Case> {
         reply_in_two_pieces: "MPA-6",
         revision_1_reply: "MPA-33 MPA-34",
         plain_reply_of_revision_2: "MPA-34",
-        rejection_is_told_with_its_data: "MPA-4",
+        rejection_is_reported_with_its_private_data: "MPA-4",
         plain_rejection: "MPA-4 MPA-34",
-        nobody_listens: "MPA-2",
+        connect_without_listener_is_refused: "MPA-2",
         end_instead_of_a_reply: "MPA-2 MPA-47",
         reset_instead_of_a_reply: "MPA-2 MPA-47",
-        a_closed_request_is_not_repeated: "MPA-47",
+        request_closed_by_peer_is_not_repeated: "MPA-47",
         request_is_answered_by_a_request: "MPA-10 MPA-2",
         reply_with_another_key: "MPA-2",
         reply_with_the_banner_of_another_protocol: "MPA-2",
@@ -78,7 +78,7 @@ pub(super) fn cases() -> Vec<Case> {
         reply_lowers_the_initiators_reads: "MPA-36 RDMAP-128",
         rtr_comes_before_data: "MPA-40",
         rtr_read_is_answered_with_octets: "MPA-42 RDMAP-77",
-        rtr_read_is_answered_from_nowhere: "MPA-42 DDP-41",
+        rtr_read_is_answered_with_any_stag: "MPA-42 DDP-41",
         faults_of_the_peer_as_responder: "RDMAP-136 DDP-76",
         markers_wanted_by_the_reply: "MPA-23 MPA-24 MPA-48",
     ];
@@ -291,7 +291,7 @@ fn rejected(b: &mut Bench<'_>, reply: &Start) -> Outcome {
     wire.ends(End::Any)
 }
 
-fn rejection_is_told_with_its_data(b: &mut Bench<'_>) -> Outcome {
+fn rejection_is_reported_with_its_private_data(b: &mut Bench<'_>) -> Outcome {
     rejected(b, &Start::enhanced_reply(Depths::new(0, 0), b"busy"))
 }
 
@@ -300,7 +300,7 @@ fn plain_rejection(b: &mut Bench<'_>) -> Outcome {
     rejected(b, &Start::reply(1, &[]))
 }
 
-fn nobody_listens(b: &mut Bench<'_>) -> Outcome {
+fn connect_without_listener_is_refused(b: &mut Bench<'_>) -> Outcome {
     let port = b.dead_port()?;
     let conn = b.call_at(port)?;
     b.start_up_failed(conn)
@@ -322,7 +322,7 @@ fn reset_instead_of_a_reply(b: &mut Bench<'_>) -> Outcome {
 
 /// A peer that closes on a Request of revision 2 gets no second Request; the consumer sees the
 /// failure.
-fn a_closed_request_is_not_repeated(b: &mut Bench<'_>) -> Outcome {
+fn request_closed_by_peer_is_not_repeated(b: &mut Bench<'_>) -> Outcome {
     let listener = b.listener()?;
     let mut wire = b.called_at(&listener)?;
     let request = wire.start_frame()?;

@@ -58,7 +58,7 @@ pub(super) fn cases() -> Vec<Case> {
     let mut list = scripts![
         frames_of_atomics_of_the_device: "EXT-19 EXT-21 EXT-33 EXT-36 EXT-37 EXT-74",
         atomic_of_the_device: "EXT-27 EXT-47 EXT-51 EXT-57",
-        atomics_leave_as_they_were_posted: "EXT-41 EXT-31",
+        atomics_are_sent_in_posted_order: "EXT-41 EXT-31",
         no_more_atomics_than_granted: "EXT-42",
         answers_to_reads_and_atomics_of_the_device: "EXT-20 EXT-49",
         sends_complete_behind_atomics: "EXT-57",
@@ -69,10 +69,10 @@ pub(super) fn cases() -> Vec<Case> {
         write_with_immediate_data_of_the_device: "EXT-62 EXT-69 EXT-70 EXT-72",
         immediate_data_of_the_device_keeps_its_place: "EXT-70 EXT-72",
         empty_send_with_immediate_is_immediate_data: "EXT-61 EXT-69 EXT-70 EXT-73",
-        send_with_immediate_and_payload_has_no_form: "EXT-61",
+        send_with_immediate_and_payload_is_refused: "EXT-61",
         immediate_data_takes_a_receive_without_room: "EXT-66",
-        immediate_data_tells_of_the_write_before_it: "EXT-62",
-        immediate_data_of_other_makes: "EXT-64",
+        immediate_data_reports_length_of_write_before_it: "EXT-62",
+        immediate_data_of_other_implementations: "EXT-64",
         refused_immediate_data_of_the_device: "EXT-63",
     ];
     let without_wait = scripts![
@@ -180,7 +180,7 @@ fn atomic_of_the_device(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-fn atomics_leave_as_they_were_posted(b: &mut Bench<'_>) -> Outcome {
+fn atomics_are_sent_in_posted_order(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     let (conn, ram) = (wire.conn, b.ram.number());
     b.puppet.ask(&format!("add {conn} {ram} 0 8 8 77 - 1"))?;
@@ -495,7 +495,7 @@ fn empty_send_with_immediate_is_immediate_data(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-fn send_with_immediate_and_payload_has_no_form(b: &mut Bench<'_>) -> Outcome {
+fn send_with_immediate_and_payload_is_refused(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     let conn = wire.conn;
     b.puppet.ask(&format!("sendimm {conn} 1 7 -"))?;
@@ -549,7 +549,7 @@ fn immediate_data_takes_a_receive_without_room(b: &mut Bench<'_>) -> Outcome {
     told(b, &wire, 0, *b"abcd")
 }
 
-fn immediate_data_tells_of_the_write_before_it(b: &mut Bench<'_>) -> Outcome {
+fn immediate_data_reports_length_of_write_before_it(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     let (key, at) = (b.ram.key, b.ram.at);
     wire.send(&[
@@ -568,7 +568,7 @@ fn immediate_data_tells_of_the_write_before_it(b: &mut Bench<'_>) -> Outcome {
     told(b, &wire, 0, *b"ijkl")
 }
 
-fn immediate_data_of_other_makes(b: &mut Bench<'_>) -> Outcome {
+fn immediate_data_of_other_implementations(b: &mut Bench<'_>) -> Outcome {
     // The verbs have four octets, the message eight, and no rule says which four they are.
     let mut wire = b.connect()?;
     for (msn, (octets, value)) in (1..).zip([

@@ -28,8 +28,8 @@ use crate::{
 pub(super) fn cases() -> Vec<Case> {
     let mut list = scripts![
         invalidate_leaves_a_shared_region_valid: "RDMAP-93 RDMAP-166",
-        invalidate_counts_in_the_last_segment: "RDMAP-22 RDMAP-93 DDP-53",
-        invalidate_is_not_looked_at_in_other_messages: "RDMAP-26",
+        invalidate_uses_stag_of_the_last_segment: "RDMAP-22 RDMAP-93 DDP-53",
+        invalidate_field_is_ignored_in_other_messages: "RDMAP-26",
         send_with_invalidate_has_taken_its_receive: "RDMAP-80 RDMAP-93",
     ];
     let mut bad = vec![
@@ -244,7 +244,7 @@ fn invalidate_leaves_a_shared_region_valid(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-fn invalidate_counts_in_the_last_segment(b: &mut Bench<'_>) -> Outcome {
+fn invalidate_uses_stag_of_the_last_segment(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     let segment = |data| send(1, data).opcode(op::SEND_INV).inv(b.ram.key);
     wire.send(&[segment(b"ab").more()])?;
@@ -254,7 +254,7 @@ fn invalidate_counts_in_the_last_segment(b: &mut Bench<'_>) -> Outcome {
     b.receives_end(&wire, &["rem_inv_req", "flushed", "flushed", "flushed"])
 }
 
-fn invalidate_is_not_looked_at_in_other_messages(b: &mut Bench<'_>) -> Outcome {
+fn invalidate_field_is_ignored_in_other_messages(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     let msn = wire.next_read();
     wire.send(&[

@@ -35,17 +35,17 @@ use crate::{
 pub(super) fn cases() -> Vec<Case> {
     let mut list = scripts![
         read_requests_are_answered: "RDMAP-59 RDMAP-62 RDMAP-66 RDMAP-67 RDMAP-72 RDMAP-34",
-        sink_is_brought_back_unread: "RDMAP-31 RDMAP-32",
+        read_response_repeats_the_sink_unchecked: "RDMAP-31 RDMAP-32",
         reserved_bits_of_a_read_request_are_ignored: "RDMAP-25 RDMAP-26 DDP-18",
-        read_of_nothing_needs_no_stag: "RDMAP-68 RDMAP-70",
-        read_of_nothing_behind_other_work: "RDMAP-70 RDMAP-76 RDMAP-123",
-        full_read_queue_holds_up_nobody: "RDMAP-177",
+        empty_read_needs_no_stag: "RDMAP-68 RDMAP-70",
+        empty_read_behind_other_work: "RDMAP-70 RDMAP-76 RDMAP-123",
+        full_read_queue_delays_no_other_stream: "RDMAP-177",
         responses_come_in_order: "RDMAP-64 RDMAP-76 RDMAP-123",
-        as_many_reads_as_granted: "RDMAP-73 RDMAP-126 RDMAP-61",
+        reads_up_to_the_granted_depth: "RDMAP-73 RDMAP-126 RDMAP-61",
         one_read_more_than_granted: "RDMAP-129 RDMAP-152",
         reads_where_none_was_granted: "RDMAP-129 RDMAP-170",
         read_msn_repeated: "RDMAP-150 DDP-74",
-        a_read_sees_the_writes_before_it: "RDMAP-114 RDMAP-120",
+        read_returns_data_of_earlier_writes: "RDMAP-114 RDMAP-120",
         sends_are_taken_while_a_response_is_under_way: "RDMAP-121",
         region_released_between_reads: "RDMAP-165 RDMAP-163",
         region_released_inside_a_response: "RDMAP-47 RDMAP-165",
@@ -139,13 +139,13 @@ pub(super) fn cases() -> Vec<Case> {
             |b| read(1, 8, b.ram.key, b.ram.at).mo(u32::MAX),
         ),
         refused(
-            "read_of_nothing_with_a_wrong_number",
+            "empty_read_with_a_wrong_number",
             "RDMAP-150 RDMAP-70",
             code::MSN,
             |_| read(3, 0, 0, 0),
         ),
         refused(
-            "read_of_nothing_one_octet_short",
+            "empty_read_one_octet_short",
             "RDMAP-28 RDMAP-70",
             code::STREAM,
             |_| read(1, 0, 0, 0).cut(45),
@@ -238,7 +238,7 @@ fn read_requests_are_answered(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-fn sink_is_brought_back_unread(b: &mut Bench<'_>) -> Outcome {
+fn read_response_repeats_the_sink_unchecked(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     for (sink, sink_to) in [
         (0, 0),
@@ -283,7 +283,7 @@ fn reserved_bits_of_a_read_request_are_ignored(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-fn read_of_nothing_needs_no_stag(b: &mut Bench<'_>) -> Outcome {
+fn empty_read_needs_no_stag(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     for (source, to) in [
         (u32::MAX, u64::MAX),
@@ -335,7 +335,7 @@ fn answers(wire: &mut Wire, msn: u32, size: u32) -> Outcome {
     Ok(())
 }
 
-fn read_of_nothing_behind_other_work(b: &mut Bench<'_>) -> Outcome {
+fn empty_read_behind_other_work(b: &mut Bench<'_>) -> Outcome {
     let mut wire = slow_reader(b, 3)?;
     let large = b.large;
     b.puppet.poke(&large, 0, b"head")?;
@@ -349,7 +349,7 @@ fn read_of_nothing_behind_other_work(b: &mut Bench<'_>) -> Outcome {
     wire.expect(&response(b"head"))
 }
 
-fn full_read_queue_holds_up_nobody(b: &mut Bench<'_>) -> Outcome {
+fn full_read_queue_delays_no_other_stream(b: &mut Bench<'_>) -> Outcome {
     let mut full = slow_reader(b, 4)?;
     let reads: Vec<Segment> = (1..5).map(|msn| numbered(b, msn, 1 << 20)).collect();
     full.send(&reads)?;
@@ -375,7 +375,7 @@ fn responses_come_in_order(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-fn as_many_reads_as_granted(b: &mut Bench<'_>) -> Outcome {
+fn reads_up_to_the_granted_depth(b: &mut Bench<'_>) -> Outcome {
     for ird in [1, 3, 4] {
         let mut wire = slow_reader(b, ird)?;
         let count = u32::from(ird);
@@ -414,7 +414,7 @@ fn read_msn_repeated(b: &mut Bench<'_>) -> Outcome {
     b.refuses(&mut wire, code::MSN, &read(1, 8, b.ram.key, b.ram.at))
 }
 
-fn a_read_sees_the_writes_before_it(b: &mut Bench<'_>) -> Outcome {
+fn read_returns_data_of_earlier_writes(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     for msn in 1..30 {
         let data = [msn as u8; 64];

@@ -48,18 +48,18 @@ pub(super) fn cases() -> Vec<Case> {
     let mut list = scripts![
         frames_of_sends: "RDMAP-1 RDMAP-2 RDMAP-5 RDMAP-9 RDMAP-21 RDMAP-36 RDMAP-87 DDP-25 DDP-29 DDP-30",
         frame_of_send_with_invalidate: "RDMAP-9 RDMAP-22 RDMAP-90",
-        long_messages_are_cut: "DDP-26 DDP-28 DDP-13 DDP-14 DDP-15 DDP-34 DDP-36 DDP-44 DDP-45 RDMAP-3",
-        messages_leave_as_they_were_posted: "RDMAP-55 RDMAP-87 RDMAP-116 RDMAP-125 DDP-44",
+        long_messages_are_segmented: "DDP-26 DDP-28 DDP-13 DDP-14 DDP-15 DDP-34 DDP-36 DDP-44 DDP-45 RDMAP-3",
+        messages_are_sent_in_posted_order: "RDMAP-55 RDMAP-87 RDMAP-116 RDMAP-125 DDP-44",
         frames_of_a_write: "RDMAP-50 RDMAP-57 DDP-21 DDP-38",
         empty_write_of_the_device: "RDMAP-58 DDP-40",
         read_of_the_device: "RDMAP-16 RDMAP-30 RDMAP-65 RDMAP-71 RDMAP-60 RDMAP-74 RDMAP-122 RDMAP-124",
         read_response_octet_by_octet: "RDMAP-122 DDP-4",
         read_response_out_of_order: "RDMAP-77 DDP-39",
-        empty_read_response_names_anything: "DDP-41 RDMAP-68",
+        empty_read_response_with_any_stag: "DDP-41 RDMAP-68",
         read_answered_twice: "RDMAP-75",
         second_read_answered_first: "RDMAP-76 RDMAP-77",
         no_more_reads_than_granted: "RDMAP-127 RDMAP-128",
-        no_reads_at_all: "RDMAP-127 RDMAP-128",
+        read_to_peer_that_takes_none_fails_at_once: "RDMAP-127 RDMAP-128",
         queue_drains_until_the_read_is_answered: "DDP-57 RDMAP-131",
         sends_complete_behind_reads: "RDMAP-118 RDMAP-122",
         fenced_send_waits_for_the_read: "RDMAP-115",
@@ -69,10 +69,10 @@ pub(super) fn cases() -> Vec<Case> {
         reset_fails_a_pending_read: "RDMAP-99 DDP-3",
         octets_of_a_blocked_peer_arrive_later: "RDMAP-117 DDP-97",
         fault_in_the_middle_of_a_send: "RDMAP-143 RDMAP-100",
-        fault_fails_what_is_under_way: "RDMAP-12 RDMAP-99 RDMAP-139",
+        fault_fails_requests_under_way: "RDMAP-12 RDMAP-99 RDMAP-139",
         write_inside_a_read_response: "DDP-22 DDP-44",
         writes_between_read_responses: "RDMAP-104 RDMAP-122",
-        buffers_scribbled_on_while_they_are_sent: "RDMAP-108 MPA-22",
+        buffers_changed_while_they_are_sent: "RDMAP-108 MPA-22",
     ];
     list.extend(refused::cases());
     list
@@ -108,7 +108,7 @@ fn frame_of_send_with_invalidate(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-fn long_messages_are_cut(b: &mut Bench<'_>) -> Outcome {
+fn long_messages_are_segmented(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     for (msn, len) in (1..).zip([1442, 1443, 1460, 5000, 100_000, 1 << 20]) {
         b.puppet.ask(&format!("send {} {len} -", wire.conn))?;
@@ -146,7 +146,7 @@ fn frames_of_a_write(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-fn messages_leave_as_they_were_posted(b: &mut Bench<'_>) -> Outcome {
+fn messages_are_sent_in_posted_order(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     let (conn, ram) = (wire.conn, b.ram.number());
     for to in [1, 2, 3] {
@@ -254,7 +254,7 @@ fn read_response_out_of_order(b: &mut Bench<'_>) -> Outcome {
     brought(b, &wire, &data)
 }
 
-fn empty_read_response_names_anything(b: &mut Bench<'_>) -> Outcome {
+fn empty_read_response_with_any_stag(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     for (stag, to) in [(0x1234_5678, 99), (0, 0), (u32::MAX, u64::MAX)] {
         pending(b, &mut wire, 0)?;
@@ -321,7 +321,7 @@ fn no_more_reads_than_granted(b: &mut Bench<'_>) -> Outcome {
 }
 
 /// A Read that the peer will never take fails at once.
-fn no_reads_at_all(b: &mut Bench<'_>) -> Outcome {
+fn read_to_peer_that_takes_none_fails_at_once(b: &mut Bench<'_>) -> Outcome {
     let ram = b.ram.number();
     for request in [
         format!("read WIRE {ram} 0 8 0 77 -"),
@@ -475,7 +475,7 @@ fn fault_in_the_middle_of_a_send(b: &mut Bench<'_>) -> Outcome {
     b.completed(&wire, "flushed")
 }
 
-fn fault_fails_what_is_under_way(b: &mut Bench<'_>) -> Outcome {
+fn fault_fails_requests_under_way(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     pending(b, &mut wire, 64)?;
     b.puppet.ask(&format!("send {} 10 f", wire.conn))?;
@@ -515,7 +515,7 @@ fn writes_between_read_responses(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-fn buffers_scribbled_on_while_they_are_sent(b: &mut Bench<'_>) -> Outcome {
+fn buffers_changed_while_they_are_sent(b: &mut Bench<'_>) -> Outcome {
     // The contents are arbitrary, but complete, and `get` checks the CRC of each FPDU.
     const LEN: usize = 8192;
     let mut wire = b.begun()?;

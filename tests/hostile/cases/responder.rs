@@ -47,7 +47,7 @@ pub(super) fn cases() -> Vec<Case> {
         request_octet_by_octet: "MPA-6",
         request_in_two_pieces: "MPA-6",
         key_wrong_at_any_octet: "MPA-2",
-        wrong_key_is_seen_without_the_rest: "MPA-2",
+        wrong_mpa_key_is_refused_before_the_rest: "MPA-2",
         fpdu_behind_the_request: "MPA-7",
         octet_behind_the_request: "MPA-7",
         second_request_behind_the_request: "MPA-7",
@@ -65,7 +65,7 @@ pub(super) fn cases() -> Vec<Case> {
         ird_alone_without_negotiation: "MPA-37",
         ord_alone_without_negotiation: "MPA-37",
         responder_waits_for_the_first_fpdu: "MPA-9",
-        bad_first_fpdu_lets_nothing_out: "MPA-9 MPA-20",
+        bad_first_fpdu_starts_no_sending: "MPA-9 MPA-20",
         empty_fpdu_as_the_first_one: "MPA-9 MPA-13",
         many_start_ups_at_once: "MPA-8",
     ];
@@ -286,7 +286,7 @@ fn key_wrong_at_any_octet(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-fn wrong_key_is_seen_without_the_rest(b: &mut Bench<'_>) -> Outcome {
+fn wrong_mpa_key_is_refused_before_the_rest(b: &mut Bench<'_>) -> Outcome {
     for octets in [&b"G"[..], b"MPA ID Rex", b"GET / HTTP/1.0\r\n"] {
         let mut wire = b.open()?;
         wire.put(octets)?;
@@ -542,7 +542,7 @@ fn responder_waits_for_the_first_fpdu(b: &mut Bench<'_>) -> Outcome {
     wire.expect_send(100).map(drop)
 }
 
-fn bad_first_fpdu_lets_nothing_out(b: &mut Bench<'_>) -> Outcome {
+fn bad_first_fpdu_starts_no_sending(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     b.puppet.ask(&format!("send {} 100 -", wire.conn))?;
     wire.put(&write(0, 0, &[]).bad_crc(1))?;

@@ -36,11 +36,11 @@ use crate::{
 
 pub(super) fn cases() -> Vec<Case> {
     let mut list = scripts![
-        kinds_without_peer_to_peer: "MPA-39",
-        rtr_is_complete_before_anybody_hears_of_it: "MPA-41",
+        rtr_kinds_without_peer_to_peer: "MPA-39",
+        established_event_waits_for_complete_rtr: "MPA-41",
         rtr_by_read_takes_a_number: "MPA-42 MPA-45",
         read_rtr_needs_a_place: "MPA-45",
-        responder_speaks_behind_the_rtr: "MPA-41",
+        responder_sends_after_the_rtr: "MPA-41",
     ];
     for kinds in 0..8 {
         list.push(case(
@@ -123,7 +123,7 @@ fn peer_to_peer(b: &mut Bench<'_>, offer: Rtr) -> Outcome {
     b.works(&mut wire)
 }
 
-fn kinds_without_peer_to_peer(b: &mut Bench<'_>) -> Outcome {
+fn rtr_kinds_without_peer_to_peer(b: &mut Bench<'_>) -> Outcome {
     for kinds in 1..8 {
         let asked = Depths {
             rtr: Rtr::of(kinds),
@@ -140,7 +140,7 @@ fn kinds_without_peer_to_peer(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-fn rtr_is_complete_before_anybody_hears_of_it(b: &mut Bench<'_>) -> Outcome {
+fn established_event_waits_for_complete_rtr(b: &mut Bench<'_>) -> Outcome {
     for kind in [Rtr::WRITE, Rtr::READ] {
         let (mut wire, _) = ask_for_peer_to_peer(b, kind)?;
         let octets = rtr(&mut wire, kind.read).fpdu();
@@ -181,7 +181,7 @@ fn read_rtr_needs_a_place(b: &mut Bench<'_>) -> Outcome {
     established(b).map(drop)
 }
 
-fn responder_speaks_behind_the_rtr(b: &mut Bench<'_>) -> Outcome {
+fn responder_sends_after_the_rtr(b: &mut Bench<'_>) -> Outcome {
     let (mut wire, _) = ask_for_peer_to_peer(b, Rtr::WRITE)?;
     b.puppet.ask(&format!("send {} 100 -", wire.conn))?;
     wire.silent()?;

@@ -24,20 +24,20 @@ pub(super) fn cases() -> Vec<Case> {
     let mut list = scripts![
         writes_arrive: "RDMAP-14 RDMAP-50 RDMAP-51 RDMAP-53 DDP-24 DDP-35",
         reserved_bits_of_a_write_are_ignored: "RDMAP-25 DDP-18",
-        nothing_is_written_anywhere: "RDMAP-58 DDP-40 DDP-41",
+        empty_writes_need_no_valid_stag: "RDMAP-58 DDP-40 DDP-41",
         empty_segments_inside_a_write: "DDP-41 DDP-43",
         empty_segment_then_stag_0: "DDP-43",
-        each_segment_of_a_write_goes_where_it_says: "DDP-39 DDP-23",
+        each_write_segment_is_placed_at_its_offset: "DDP-39 DDP-23",
         segments_of_a_write_go_to_several_regions: "DDP-23 DDP-39",
         last_segment_leaves_the_region: "DDP-79 DDP-87 RDMAP-162",
         middle_segment_leaves_the_region: "DDP-79 DDP-83",
-        segments_behind_a_bad_one_are_dropped: "DDP-76 DDP-80 DDP-83 MPA-20 MPA-21",
+        segments_behind_a_bad_segment_are_dropped: "DDP-76 DDP-80 DDP-83 MPA-20 MPA-21",
         write_up_to_the_last_octet: "DDP-78 DDP-79 RDMAP-162",
         region_of_one_octet: "RDMAP-162",
         region_released_between_writes: "RDMAP-165 DDP-93",
         region_released_inside_a_write: "RDMAP-165 DDP-93",
         key_with_any_bit_wrong: "DDP-76",
-        a_write_completes_no_receive: "RDMAP-14 RDMAP-51",
+        write_completes_no_receive: "RDMAP-14 RDMAP-51",
         version_changes_inside_the_stream: "DDP-20",
     ];
     let mut bad = vec![
@@ -230,7 +230,7 @@ fn reserved_bits_of_a_write_are_ignored(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-fn nothing_is_written_anywhere(b: &mut Bench<'_>) -> Outcome {
+fn empty_writes_need_no_valid_stag(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     wire.send(&[
         write(u32::MAX, u64::MAX, &[]),
@@ -260,7 +260,7 @@ fn empty_segment_then_stag_0(b: &mut Bench<'_>) -> Outcome {
     b.refuses(&mut wire, code::STAG, &write(0, 0, b"x"))
 }
 
-fn each_segment_of_a_write_goes_where_it_says(b: &mut Bench<'_>) -> Outcome {
+fn each_write_segment_is_placed_at_its_offset(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     b.clean()?;
     wire.send(&[
@@ -323,7 +323,7 @@ fn middle_segment_leaves_the_region(b: &mut Bench<'_>) -> Outcome {
 }
 
 /// Four segments of a Write arrive together, and the third one is bad.
-fn segments_behind_a_bad_one_are_dropped(b: &mut Bench<'_>) -> Outcome {
+fn segments_behind_a_bad_segment_are_dropped(b: &mut Bench<'_>) -> Outcome {
     let (key, at) = (b.ram.key, b.ram.at);
     let good = |n: u64| write(key, at + 100 * n, &[1; 100]).more();
     for (bad, code) in [
@@ -428,7 +428,7 @@ fn key_with_any_bit_wrong(b: &mut Bench<'_>) -> Outcome {
     b.untouched()
 }
 
-fn a_write_completes_no_receive(b: &mut Bench<'_>) -> Outcome {
+fn write_completes_no_receive(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     wire.send(&[write(b.ram.key, b.ram.at, b"x")])?;
     b.works(&mut wire)?;

@@ -43,7 +43,7 @@ use crate::{
 pub(super) fn cases() -> Vec<Case> {
     let mut list = scripts![
         graceful_end: "DDP-56 RDMAP-131 DDP-9 DDP-61",
-        end_at_once: "RDMAP-131 DDP-9",
+        close_right_after_start_up: "RDMAP-131 DDP-9",
         disconnect_is_graceful: "DDP-57 RDMAP-131",
         sends_arrive_behind_the_devices_end: "DDP-62 DDP-57",
         requests_behind_the_devices_end: "DDP-62 RDMAP-67 EXT-43",
@@ -59,7 +59,7 @@ pub(super) fn cases() -> Vec<Case> {
         reset_of_an_idle_connection: "DDP-63 RDMAP-131",
         reset_while_the_device_sends: "DDP-3 DDP-64",
         reset_while_reads_are_answered: "DDP-3 DDP-63",
-        both_end_at_once: "DDP-61",
+        both_ends_close_at_once: "DDP-61",
         peer_ends_while_the_program_disconnects: "DDP-61 DDP-58",
         disconnect_before_the_first_fpdu: "DDP-57 MPA-9",
         fault_behind_the_devices_end: "DDP-62 RDMAP-136",
@@ -67,7 +67,14 @@ pub(super) fn cases() -> Vec<Case> {
         octets_at_random_behind_a_good_length: "MPA-20 MPA-31",
         frames_with_octets_changed_at_random: "DDP-87 DDP-81 RDMAP-146",
     ];
-    list.push(case("ends_are_told_apart", "DDP-9", ends_are_told_apart).alone());
+    list.push(
+        case(
+            "abortive_and_graceful_ends_are_counted_apart",
+            "DDP-9",
+            abortive_and_graceful_ends_are_counted_apart,
+        )
+        .alone(),
+    );
     list
 }
 
@@ -82,7 +89,7 @@ fn graceful_end(b: &mut Bench<'_>) -> Outcome {
     b.puppet.none_yet(&format!("event {}", wire.conn))
 }
 
-fn end_at_once(b: &mut Bench<'_>) -> Outcome {
+fn close_right_after_start_up(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     wire.half_close()?;
     wire.ends(End::Graceful)?;
@@ -91,10 +98,10 @@ fn end_at_once(b: &mut Bench<'_>) -> Outcome {
 }
 
 /// The device counts the abortive ends, and only these.
-fn ends_are_told_apart(b: &mut Bench<'_>) -> Outcome {
+fn abortive_and_graceful_ends_are_counted_apart(b: &mut Bench<'_>) -> Outcome {
     let before = b.settled_counter("aborts")?;
     graceful_end(b)?;
-    end_at_once(b)?;
+    close_right_after_start_up(b)?;
     disconnect_is_graceful(b)?;
     let graceful = b.settled_counter("aborts")?;
     require!(
@@ -365,7 +372,7 @@ fn reset_while_reads_are_answered(b: &mut Bench<'_>) -> Outcome {
     b.puppet.wait(&format!("disconnected {conn}")).map(drop)
 }
 
-fn both_end_at_once(b: &mut Bench<'_>) -> Outcome {
+fn both_ends_close_at_once(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     wire.half_close()?;
     b.puppet.try_ask(&format!("disconnect {}", wire.conn))?;

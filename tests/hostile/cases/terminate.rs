@@ -38,7 +38,7 @@ pub(super) fn cases() -> Vec<Case> {
         terminate_inside_a_write: "RDMAP-96 RDMAP-97",
         terminate_as_the_first_fpdu: "RDMAP-97 MPA-9",
         fault_before_the_peers_end: "RDMAP-132 RDMAP-141 DDP-82",
-        nothing_counts_behind_a_terminate: "RDMAP-97 RDMAP-137",
+        segments_behind_a_terminate_are_ignored: "RDMAP-97 RDMAP-137",
         terminate_crosses_a_terminate: "RDMAP-144 RDMAP-100",
         terminate_and_then_a_reset: "RDMAP-134",
         terminate_and_then_the_end: "RDMAP-134 RDMAP-135",
@@ -251,7 +251,7 @@ fn fault_before_the_peers_end(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-fn nothing_counts_behind_a_terminate(b: &mut Bench<'_>) -> Outcome {
+fn segments_behind_a_terminate_are_ignored(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     b.clean()?;
     wire.send(&[

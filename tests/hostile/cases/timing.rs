@@ -50,10 +50,10 @@ const LINGER: Duration = Duration::from_secs(30);
 pub(super) fn cases() -> Vec<Case> {
     let mut list = scripts![
         requests_that_stall: "MPA-8",
-        a_trickle_does_not_extend_the_start_up: "MPA-8 MPA-6",
+        slow_request_octets_do_not_extend_the_start_up: "MPA-8 MPA-6",
         rtr_never_comes: "MPA-8 MPA-41",
-        half_an_rtr_comes: "MPA-8 MPA-41",
-        a_trickled_reply_does_not_extend_the_start_up: "MPA-8",
+        incomplete_rtr: "MPA-8 MPA-41",
+        slow_reply_octets_do_not_extend_the_start_up: "MPA-8",
         peer_never_ends_its_half: "RDMAP-138 DDP-10",
         peer_never_ends_its_half_behind_a_fault: "RDMAP-138 DDP-10 RDMAP-135",
         peer_pauses_inside_an_fpdu: "DDP-4 MPA-20",
@@ -100,12 +100,12 @@ fn trickle_until_the_end(wire: &mut crate::wire::Wire, octets: &[u8]) -> Outcome
     fail!("all octets were taken")
 }
 
-fn a_trickle_does_not_extend_the_start_up(b: &mut Bench<'_>) -> Outcome {
+fn slow_request_octets_do_not_extend_the_start_up(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.open()?;
     trickle_until_the_end(&mut wire, &Start::request(1, &[0; 200]).octets())
 }
 
-fn a_trickled_reply_does_not_extend_the_start_up(b: &mut Bench<'_>) -> Outcome {
+fn slow_reply_octets_do_not_extend_the_start_up(b: &mut Bench<'_>) -> Outcome {
     let (mut wire, _) = b.called()?;
     trickle_until_the_end(&mut wire, &Start::reply(1, &[0; 200]).octets())?;
     b.start_up_failed(wire.conn)
@@ -136,7 +136,7 @@ fn rtr_never_comes(b: &mut Bench<'_>) -> Outcome {
     rtr_stalls(b, &[])
 }
 
-fn half_an_rtr_comes(b: &mut Bench<'_>) -> Outcome {
+fn incomplete_rtr(b: &mut Bench<'_>) -> Outcome {
     rtr_stalls(b, &write(1, 0, &[]).fpdu()[..10])
 }
 

@@ -44,13 +44,13 @@ pub(super) fn cases() -> Vec<Case> {
         segments_of_a_send_out_of_order: "DDP-37",
         reserved_bits_of_a_send_are_ignored: "RDMAP-25 RDMAP-26 DDP-18",
         send_that_fills_its_buffer: "DDP-73 RDMAP-81",
-        a_message_waits_for_its_receive: "DDP-71 MPA-9",
+        message_waits_for_its_receive: "DDP-71 MPA-9",
         message_waits_longer_than_the_keepalive_of_the_peer: "DDP-71",
         receive_buffer_posted_in_time: "DDP-70 RDMAP-80",
         last_segment_leaves_the_receive_buffer: "DDP-73 RDMAP-82",
         middle_segment_leaves_the_receive_buffer: "DDP-72 DDP-83",
-        message_ends_before_what_was_placed: "DDP-15 DDP-37",
-        message_with_a_hole: "DDP-37 DDP-51",
+        last_segment_before_octets_already_placed: "DDP-15 DDP-37",
+        message_with_a_gap: "DDP-37 DDP-51",
         empty_segment_ends_a_message: "DDP-15 DDP-51",
         connection_lost_inside_a_message: "RDMAP-7 MPA-30 DDP-59",
         empty_receive_buffers: "RDMAP-82 DDP-73",
@@ -346,7 +346,7 @@ fn receive_buffers_used_up(b: &mut Bench<'_>) -> Outcome {
 }
 
 /// Nothing is answered or placed meanwhile, and what is behind the message waits in TCP.
-fn a_message_waits_for_its_receive(b: &mut Bench<'_>) -> Outcome {
+fn message_waits_for_its_receive(b: &mut Bench<'_>) -> Outcome {
     b.puppet.set(&[("recvs", 0)])?;
     let mut wire = b.connect()?;
     b.clean()?;
@@ -471,7 +471,7 @@ fn middle_segment_leaves_the_receive_buffer(b: &mut Bench<'_>) -> Outcome {
     b.receives_end(&wire, &["loc_len", "flushed", "flushed", "flushed"])
 }
 
-fn message_ends_before_what_was_placed(b: &mut Bench<'_>) -> Outcome {
+fn last_segment_before_octets_already_placed(b: &mut Bench<'_>) -> Outcome {
     ends_badly(
         b,
         &[send(1, b"cd").mo(2).more()],
@@ -480,7 +480,7 @@ fn message_ends_before_what_was_placed(b: &mut Bench<'_>) -> Outcome {
     )
 }
 
-fn message_with_a_hole(b: &mut Bench<'_>) -> Outcome {
+fn message_with_a_gap(b: &mut Bench<'_>) -> Outcome {
     ends_badly(
         b,
         &[send(1, b"ab").more()],

@@ -40,8 +40,8 @@ use crate::{
 
 pub(super) fn cases() -> Vec<Case> {
     let mut list = scripts![
-        source_is_read_when_the_request_is_whole: "RDMAP-120 RDMAP-113",
-        target_is_read_when_the_request_is_whole: "EXT-53",
+        read_source_is_read_once_request_is_complete: "RDMAP-120 RDMAP-113",
+        atomic_target_is_read_once_request_is_complete: "EXT-53",
     ];
     for kind in KINDS {
         let name = kind.name;
@@ -282,7 +282,7 @@ fn changed_before_the_last_octets(
     Ok(())
 }
 
-fn source_is_read_when_the_request_is_whole(b: &mut Bench<'_>) -> Outcome {
+fn read_source_is_read_once_request_is_complete(b: &mut Bench<'_>) -> Outcome {
     changed_before_the_last_octets(
         b,
         |b, wire| read(wire.next_read(), 8, b.ram.key, b.ram.at),
@@ -290,7 +290,7 @@ fn source_is_read_when_the_request_is_whole(b: &mut Bench<'_>) -> Outcome {
     )
 }
 
-fn target_is_read_when_the_request_is_whole(b: &mut Bench<'_>) -> Outcome {
+fn atomic_target_is_read_once_request_is_complete(b: &mut Bench<'_>) -> Outcome {
     changed_before_the_last_octets(
         b,
         |b, wire| fetch_add(b.ram.key, b.ram.at, 1, 0).segment(wire.next_read()),

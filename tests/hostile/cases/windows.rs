@@ -39,7 +39,7 @@ pub(super) fn cases() -> Vec<Case> {
     let mut list = scripts![
         window_gives_a_part_of_a_region: "DDP-91 RDMAP-161",
         window_of_a_domain_serves_all_its_streams: "DDP-91 RDMAP-161",
-        window_of_a_stream_is_of_no_use_on_another: "RDMAP-161 DDP-89 DDP-94",
+        window_of_a_stream_is_refused_on_another: "RDMAP-161 DDP-89 DDP-94",
         old_key_of_a_window_is_refused: "DDP-93 RDMAP-165",
         window_bound_to_nothing_is_refused: "RDMAP-165",
         peer_invalidates_a_window: "RDMAP-91 RDMAP-92 RDMAP-93 RDMAP-166",
@@ -172,7 +172,7 @@ fn window_of_a_domain_serves_all_its_streams(b: &mut Bench<'_>) -> Outcome {
     window.end(b)
 }
 
-fn window_of_a_stream_is_of_no_use_on_another(b: &mut Bench<'_>) -> Outcome {
+fn window_of_a_stream_is_refused_on_another(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     let window = Window::bound(b, &wire, 2)?;
     let mut other = b.begun()?;

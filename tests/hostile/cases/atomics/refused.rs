@@ -143,7 +143,7 @@ fn bad_requests() -> Vec<Refusal> {
         )
         .behind(|_| vec![crate::frame::send(1, b"a").more()]),
         refused(
-            "atomic_response_that_nobody_waits_for",
+            "unexpected_atomic_response",
             "EXT-46",
             code::NO_BUFFER,
             |_| answer(1, 0, 0),

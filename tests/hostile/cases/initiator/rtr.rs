@@ -110,7 +110,7 @@ pub(super) fn rtr_read_is_answered_with_octets(b: &mut Bench<'_>) -> Outcome {
     b.failed(&wire, code::BOUNDS)
 }
 
-pub(super) fn rtr_read_is_answered_from_nowhere(b: &mut Bench<'_>) -> Outcome {
+pub(super) fn rtr_read_is_answered_with_any_stag(b: &mut Bench<'_>) -> Outcome {
     let (mut wire, ..) = rtr_by_read(b)?;
     wire.send(&[read_response(0xffff_ffff, u64::MAX, &[])])?;
     b.works(&mut wire)
