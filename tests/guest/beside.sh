@@ -21,7 +21,7 @@ shake() {
 
 kind_is() { [ "$(in_ns "$1" ibv_devinfo -d "$2" | awk '/transport:/ { print $2 }')" = "$3" ]; }
 
-on_one_interface() {
+riwarp_and_other_driver_share_an_interface() {
 	modprobe rdma_rxe
 	in_ns "$NS_B" rdma link add other type rxe netdev "$NET_B"
 	kind_is "$NS_B" "$DEV_B" iWARP
@@ -50,7 +50,7 @@ client_is_connected() {
 }
 
 # Unloads rdma_rxe while processes use a riwarp device.
-other_driver_goes() {
+unload_of_other_driver_leaves_devices() {
 	start "$NS_B" "$TMP/watch" ibv_asyncwatch -d "$DEV_B"
 	start "$NS_B" "$TMP/server" rping -s -a "$IP4_B" -p "$PORT"
 	wait_listen "$PORT"
@@ -61,7 +61,7 @@ other_driver_goes() {
 	link_is_gone "$NS_A" "$DEV_A" || die "$DEV_A is still there"
 }
 
-ours_can_be_made_again() {
+devices_can_be_created_again() {
 	LINKS_MADE=()
 	link_add "$NS_A" "$DEV_A" "$TYPE" "$NET_A"
 	link_add "$NS_B" "$DEV_B" "$TYPE" "$NET_B"
@@ -75,8 +75,8 @@ ours_can_be_made_again() {
 }
 
 ends_up "${TOPOLOGY:-netns}" "${MTU:-1500}"
-try on_one_interface 90 on_one_interface
+try riwarp_and_other_driver_share_an_interface 90 riwarp_and_other_driver_share_an_interface
 try second_device 30 second_device
-try other_driver_goes 60 other_driver_goes
-try ours_can_be_made_again 90 ours_can_be_made_again
+try unload_of_other_driver_leaves_devices 60 unload_of_other_driver_leaves_devices
+try devices_can_be_created_again 90 devices_can_be_created_again
 finish

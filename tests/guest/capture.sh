@@ -50,7 +50,7 @@ segments_carry_whole_fpdus() {
 }
 
 # The same with an MTU whose segment size no FPDU matches.
-whatever_the_mtu() {
+segments_carry_whole_fpdus_at_odd_mtu() {
 	ends_mtu 1450
 	segments_carry_whole_fpdus
 	ends_mtu 1500
@@ -71,7 +71,7 @@ take_apart() {
 }
 
 # FPDUs stay whole if TCP sends long packets and something below TCP segments them.
-whoever_makes_the_segments() {
+segments_made_below_tcp_carry_whole_fpdus() {
 	local file=$TMP/long longest
 	modprobe -q sch_tbf || skip_case 'this kernel has no tbf'
 	offload on
@@ -511,8 +511,8 @@ setting "$NS_A" "$DEV_A" ulpdu_limit 0
 setting "$NS_B" "$DEV_B" ulpdu_limit 0
 try traffic_is_decoded 180 traffic_is_decoded
 try segments_carry_whole_fpdus 60 segments_carry_whole_fpdus
-try whatever_the_mtu 60 whatever_the_mtu
-try whoever_makes_the_segments 60 whoever_makes_the_segments
+try segments_carry_whole_fpdus_at_odd_mtu 60 segments_carry_whole_fpdus_at_odd_mtu
+try segments_made_below_tcp_carry_whole_fpdus 60 segments_made_below_tcp_carry_whole_fpdus
 try terminates_are_decoded 60 terminates_are_decoded
 try atomics_are_decoded 60 atomics_are_decoded
 try fields_of_each_message 60 fields_of_each_message

@@ -69,8 +69,8 @@ each() {
 
 # A message of 1 MiB has 32 payloads of 32 KiB in Writes, or 33 FPDUs of which a Send has a little
 # less; in segments of 1448 octets, at least 725.
-as_they_come() { with_each_program 32 34; }
-whatever_the_crc() {
+long_fpdus_by_default() { with_each_program 32 34; }
+long_fpdus_with_and_without_crc() {
 	each crc 0
 	per_message 32 34
 	each crc 1
@@ -93,7 +93,7 @@ with_extensions() {
 	each extensions 0
 }
 # The shorter limit counts, in both directions.
-the_lesser_one_counts() {
+shorter_fpdu_limit_applies() {
 	limits 9002 40000
 	per_message 117 118
 	limits 40000 9002
@@ -104,7 +104,7 @@ no_more_than_24_segments() {
 	limits 65535 65535
 	per_message 31 33
 }
-neither_end_alone() {
+long_fpdus_need_both_ends() {
 	limits 0 32782
 	per_message 725 760
 	limits 32782 0
@@ -113,7 +113,7 @@ neither_end_alone() {
 	with_each_program 725 760
 	limits 32782 32782
 }
-whatever_the_mtu() {
+long_fpdus_at_other_mtus() {
 	ends_mtu 1450
 	per_message 32 34
 	ends_mtu 9000
@@ -148,14 +148,14 @@ segments_keep_their_length() {
 }
 
 ends_up outside
-try as_they_come 120 as_they_come
-try whatever_the_crc 120 whatever_the_crc
+try long_fpdus_by_default 120 long_fpdus_by_default
+try long_fpdus_with_and_without_crc 120 long_fpdus_with_and_without_crc
 try in_revision_1 120 in_revision_1
 try without_peer_to_peer 120 without_peer_to_peer
 try with_extensions 200 with_extensions
-try the_lesser_one_counts 200 the_lesser_one_counts
+try shorter_fpdu_limit_applies 200 shorter_fpdu_limit_applies
 try no_more_than_24_segments 120 no_more_than_24_segments
-try neither_end_alone 300 neither_end_alone
-try whatever_the_mtu 200 whatever_the_mtu
+try long_fpdus_need_both_ends 300 long_fpdus_need_both_ends
+try long_fpdus_at_other_mtus 200 long_fpdus_at_other_mtus
 try segments_keep_their_length 100 segments_keep_their_length
 finish

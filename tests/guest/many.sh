@@ -9,7 +9,7 @@ set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-in_a_row() {
+connections_in_a_row() {
 	start "$NS_B" "$TMP/server" within 410 rping -s -P -a "$IP4_B" -p "$PORT" -C 2 -V
 	wait_listen "$PORT"
 	# One shell for all, because entering a namespace takes longer than a connection.
@@ -21,7 +21,7 @@ in_a_row() {
 }
 
 # A server for each: a persistent server takes a quick second request for the first one.
-at_once() {
+connections_at_once() {
 	# shellcheck disable=SC2016
 	start "$NS_B" "$TMP/servers" bash -c 'for ((i = 0; i < $1; i++)); do
 		within 230 rping -s -a "$2" -p $(($3 + i)) -C 10 -V &
@@ -47,7 +47,7 @@ scale() {
 	cat "$ROWS"
 }
 
-of_many_processes() {
+connections_of_many_processes() {
 	scale -n $(($1 / $2)) -P "$2" at_once
 	! grep connect_failed "$ROWS" || die 'see above'
 }
@@ -133,9 +133,9 @@ GIB=${GIB:-5}
 sysctl -qw vm.percpu_pagelist_high_fraction=1000000
 ends_up "${TOPOLOGY:-netns}"
 in_ns "$NS_B" sysctl -qw net.ipv4.tcp_max_tw_buckets=0
-try in_a_row 420 in_a_row "${IN_A_ROW:-200}"
-try at_once 240 at_once "${AT_ONCE:-64}"
-try of_many_processes 120 of_many_processes 1000 100
+try connections_in_a_row 420 connections_in_a_row "${IN_A_ROW:-200}"
+try connections_at_once 240 connections_at_once "${AT_ONCE:-64}"
+try connections_of_many_processes 120 connections_of_many_processes 1000 100
 for kind in qp srq pd cq; do try "objects/$kind" 120 many_objects "$kind" $((10000 / FEWER)); done
 for kind in mr mw; do try "objects/$kind" 240 many_objects "$kind" $((100000 / FEWER)); done
 try long_stream $((60 * GIB)) long_stream

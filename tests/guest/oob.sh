@@ -11,7 +11,7 @@ one() { CASE=$2 "$VERBS_DIR/$1" "$3"; }
 
 # A program holds the port when the device is made. The device logs this and works, but for
 # out-of-band connects. It holds the port as soon as a queue pair needs it and it is free.
-port_is_taken_when_the_device_is_made() {
+port_in_use_at_device_creation() {
 	local program
 	rdma link del "$DEV_A"
 	python3 -c 'import socket, time
@@ -63,7 +63,7 @@ eventually 10 all_usable
 relay 200 "$VERBS_DIR/oob" "$IP4_B"
 relay 300 "$VERBS_DIR/stranger" "$IP4_B"
 relay 100 "$VERBS_DIR/ports" "$IP4_B"
-try port_is_taken_when_the_device_is_made 60 port_is_taken_when_the_device_is_made
+try port_in_use_at_device_creation 60 port_in_use_at_device_creation
 try two_devices_share_the_port 60 two_devices_share_the_port
 try nothing_left 30 nothing_left 10 qp cq mr pd
 

@@ -102,12 +102,12 @@ no_pingpong() {
 	rm "$TMP"/client.*
 }
 
-ports_that_differ() {
+different_oob_ports_do_not_connect() {
 	setting "$NS_A" "$DEV_A" oob_port 4243
 	no_pingpong 'Failed status'
 }
 
-switched_off() {
+oob_port_0_refuses_connects() {
 	setting "$NS_A" "$DEV_A" oob_port 0
 	no_pingpong 'Failed to modify QP to RTR'
 }
@@ -131,7 +131,7 @@ lossy_path() {
 }
 
 # The devices, then the module, are removed while queue pairs wait for their peers.
-devices_go() {
+devices_are_removed_while_connecting() {
 	setting "$NS_A" "$DEV_A" oob_port 4244
 	# The programs are repeated: in a slow kernel they may give up before is_looking sees them.
 	(while [ ! -e "$TMP/seen" ]; do pingpong ibv_rc_pingpong -g 0 -n 3 || true; done) &
@@ -185,12 +185,12 @@ more_between_namespaces() {
 	ends_down
 	ends_up netns
 	try other_port 60 other_port
-	try ports_that_differ 60 ports_that_differ
-	try switched_off 60 switched_off
+	try different_oob_ports_do_not_connect 60 different_oob_ports_do_not_connect
+	try oob_port_0_refuses_connects 60 oob_port_0_refuses_connects
 	try wrong_ports 20 wrong_ports
 	ends_down
 	ends_up netns
-	try devices_go 90 devices_go
+	try devices_are_removed_while_connecting 90 devices_are_removed_while_connecting
 }
 
 for topology in ${TOPOLOGIES:-netns self}; do

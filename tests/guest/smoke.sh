@@ -17,7 +17,7 @@ loads_and_unloads() {
 	modprobe "$MODULE"
 }
 
-says_what_it_is() {
+module_has_license_alias_and_version() {
 	local version
 	modinfo -F license "$MODULE" | grep -q '^GPL' || die "license: $(modinfo -F license "$MODULE")"
 	modinfo -F alias "$MODULE" | grep -qx "rdma-link-$TYPE" || die 'no alias for the rdma tool'
@@ -70,7 +70,7 @@ wrong_parameters() {
 }
 
 # What version 0.9 called otherwise.
-old_names_are_taken() {
+old_setting_names_are_accepted() {
 	[ "$TYPE" = riwarp ] || skip_case 'names of riwarp'
 	local dir=/sys/class/infiniband/p0
 	rmmod "$MODULE"
@@ -137,7 +137,7 @@ siw_link_type() {
 }
 
 # RDMA core cannot have two drivers of one link type: whichever comes second is refused.
-siw_link_type_beside_siw() {
+siw_link_type_alongside_siw() {
 	[ "$TYPE" = riwarp ] || skip_case 'a parameter of riwarp'
 	rmmod riwarp
 	modprobe siw
@@ -171,7 +171,7 @@ siw_link_type_beside_siw() {
 }
 
 # The rdma tool loads the module by itself.
-loaded_by_the_rdma_tool() {
+rdma_tool_loads_the_module() {
 	rmmod "$MODULE"
 	ip link add d0 type dummy
 	rdma link add auto0 type "$TYPE" netdev d0
@@ -192,7 +192,7 @@ add_and_delete() {
 	ip link del d0
 }
 
-shows_its_netdev_and_state() {
+link_shows_netdev_and_state() {
 	ip link add d0 type dummy
 	rdma link add s0 type "$TYPE" netdev d0
 	rdma link show s0/1 | grep -q 'state DOWN' || die "down: $(rdma link show s0/1)"
@@ -209,7 +209,7 @@ shows_its_netdev_and_state() {
 	ip link del d0
 }
 
-carrier_counts() {
+link_state_follows_carrier() {
 	ip link add va type veth peer name vb
 	ip link set va up
 	rdma link add c0 type "$TYPE" netdev va
@@ -234,7 +234,7 @@ second_link_on_a_netdev() {
 	ip link del d0
 }
 
-name_in_use() {
+device_name_in_use_is_refused() {
 	ip link add d0 type dummy
 	ip link add d1 type dummy
 	rdma link add same type "$TYPE" netdev d0
@@ -248,7 +248,7 @@ name_in_use() {
 	ip link del d1
 }
 
-bad_names() {
+invalid_device_names_are_refused() {
 	local name
 	ip link add d0 type dummy
 	for name in '' "$(printf 'x%.0s' {1..100})" 'a/b' . ..; do
@@ -260,7 +260,7 @@ bad_names() {
 	ip link del d0
 }
 
-unfit_netdevs() {
+unsuitable_netdevs_are_refused() {
 	local kind tried=''
 	if rdma link add x0 type "$TYPE" netdev nosuch0 2>/dev/null; then die 'made without a netdev'; fi
 	for kind in vcan nlmon; do
@@ -278,7 +278,7 @@ unfit_netdevs() {
 
 vlan_id() { [ "$1" != vlan ] || echo id 7; }
 
-fit_netdevs() {
+suitable_netdevs_are_accepted() {
 	local kind n=0
 	modprobe tun || skip_case 'this kernel has no tun'
 	for kind in dummy bridge veth vlan macvlan 'ipip local 10.9.9.1' \
@@ -301,7 +301,7 @@ fit_netdevs() {
 
 # With the port mapper's daemon, the kernel makes an entry for each listener and each connection; it
 # finds a connection's again by the addresses that the driver reports.
-port_mapper_forgets() {
+port_mapper_entries_are_removed() {
 	local tracing=/sys/kernel/tracing
 	mountpoint -q $tracing || mount -t tracefs none $tracing 2>/dev/null || skip_case 'this kernel has no trace events'
 	[ -e $tracing/kprobe_events ] || skip_case 'this kernel has no kprobes'
@@ -332,7 +332,7 @@ port_mapper_forgets() {
 mapper_listens() { awk '$2 == 20 && $4 != "00000000" { found = 1 } END { exit !found }' /proc/net/netlink; }
 
 # A VLAN has the hardware address of its interface. Kernel consumers know a device by its GUID.
-each_has_a_guid() {
+each_device_has_a_guid() {
 	ip link add guid0 type dummy && ip link add link guid0 name guid1 type vlan id 7 ||
 		skip_case 'this kernel has no such interfaces'
 	rdma link add g0 type "$TYPE" netdev guid0
@@ -345,7 +345,7 @@ each_has_a_guid() {
 }
 
 # On lo, with an address other than 127.0.0.1.
-works_on_lo() {
+device_on_lo_works() {
 	ip addr add 10.70.0.1/32 dev lo
 	rdma link add l0 type "$TYPE" netdev lo
 	eventually 5 link_state_is - l0 ACTIVE || die "$(rdma link show)"
@@ -491,7 +491,7 @@ of_a_namespace() {
 	netns_del elsewhere
 }
 
-netdev_goes() {
+netdev_removal_removes_device() {
 	local i
 	for i in {1..10}; do
 		ip link add d0 type dummy
@@ -794,23 +794,23 @@ rdma_cm_refuses() {
 load_modules "$MODULE" || exit 1
 modprobe -a dummy veth
 try loads_and_unloads 60 loads_and_unloads
-try says_what_it_is 20 says_what_it_is
+try module_has_license_alias_and_version 20 module_has_license_alias_and_version
 try wrong_parameters 120 wrong_parameters
-try old_names_are_taken 60 old_names_are_taken
+try old_setting_names_are_accepted 60 old_setting_names_are_accepted
 try siw_link_type 90 siw_link_type
-try siw_link_type_beside_siw 60 siw_link_type_beside_siw
-try loaded_by_the_rdma_tool 20 loaded_by_the_rdma_tool
+try siw_link_type_alongside_siw 60 siw_link_type_alongside_siw
+try rdma_tool_loads_the_module 20 rdma_tool_loads_the_module
 try add_and_delete 120 add_and_delete
-try shows_its_netdev_and_state 30 shows_its_netdev_and_state
+try link_shows_netdev_and_state 30 link_shows_netdev_and_state
 try says_it_is_infiniband 60 says_it_is_infiniband
-try carrier_counts 30 carrier_counts
+try link_state_follows_carrier 30 link_state_follows_carrier
 try second_link_on_a_netdev 20 second_link_on_a_netdev
-try name_in_use 20 name_in_use
-try bad_names 20 bad_names
-try unfit_netdevs 20 unfit_netdevs
-try fit_netdevs 60 fit_netdevs
-try each_has_a_guid 20 each_has_a_guid
-try works_on_lo 30 works_on_lo
+try device_name_in_use_is_refused 20 device_name_in_use_is_refused
+try invalid_device_names_are_refused 20 invalid_device_names_are_refused
+try unsuitable_netdevs_are_refused 20 unsuitable_netdevs_are_refused
+try suitable_netdevs_are_accepted 60 suitable_netdevs_are_accepted
+try each_device_has_a_guid 20 each_device_has_a_guid
+try device_on_lo_works 30 device_on_lo_works
 try loopback_with_a_device_on_lo 60 loopback_with_a_device_on_lo
 try loopback_with_a_device_elsewhere 60 loopback_with_a_device_elsewhere
 try loopback_with_two_devices 60 loopback_with_two_devices
@@ -818,8 +818,8 @@ try loopback_with_two_devices_in_reverse 60 loopback_with_two_devices_in_reverse
 try loopback_listener_outlives_devices 60 loopback_listener_outlives_devices
 try loopback_listener_is_alone 60 loopback_listener_is_alone
 try loopback_of_a_namespace 60 loopback_of_a_namespace
-try port_mapper_forgets 60 port_mapper_forgets
-try netdev_goes 30 netdev_goes
+try port_mapper_entries_are_removed 60 port_mapper_entries_are_removed
+try netdev_removal_removes_device 30 netdev_removal_removes_device
 try netdev_is_renamed 20 netdev_is_renamed
 try device_is_renamed 20 device_is_renamed
 try many_devices 120 many_devices

@@ -76,7 +76,7 @@ no_disk() { ! disk_is_there; }
 
 # What the driver and TCP keep for a disk is not charged to the process that has added it: its
 # queues and regions would be 4 MB, and some 40 KB are others' inodes and the like.
-uncharged() {
+disk_memory_is_not_charged_to_its_adder() {
 	local groups=/tmp/cgroups adder most=0 now kept
 	adder=$groups/adder
 	mkdir -p $groups
@@ -111,7 +111,7 @@ target_up
 modprobe ib_srp cmd_sg_entries=255
 modprobe sd_mod
 try login 40 connected over_rdma
-try uncharged 60 uncharged
+try disk_memory_is_not_charged_to_its_adder 60 disk_memory_is_not_charged_to_its_adder
 disk_cases
 ! can_starve || try starved 150 starved
 within 30 rmmod ib_srp

@@ -338,7 +338,7 @@ trace_a_refusal() {
 }
 
 # Devices, queue pairs and connections come and go while the files are read all the time.
-read_meanwhile() {
+files_are_read_while_objects_change() {
 	local i reader
 	fresh_ends
 	( while :; do cat "$FILES/qps" "$FILES/conns" || true; done >"$TMP/read" 2>/dev/null ) &
@@ -366,7 +366,7 @@ read_meanwhile() {
 }
 
 # An open file holds the module, whose function its last close calls.
-held_open() {
+open_debugfs_file_holds_module() {
 	local file fd
 	for file in qps conns; do
 		exec {fd}<"$FILES/$file"
@@ -381,7 +381,7 @@ held_open() {
 
 load_modules "$MODULE"
 try nothing_without_devices 120 nothing_without_devices
-try held_open 120 held_open
+try open_debugfs_file_holds_module 120 open_debugfs_file_holds_module
 try connected 120 connected
 try with_other_settings 120 with_other_settings
 try stuck_on_tcp 120 stuck_on_tcp
@@ -398,5 +398,5 @@ try trace_a_wait 120 trace_a_wait
 try trace_a_rule 120 trace_a_rule
 try trace_a_finding 120 trace_a_finding
 try trace_a_refusal 120 trace_a_refusal
-try read_meanwhile 120 read_meanwhile
+try files_are_read_while_objects_change 120 files_are_read_while_objects_change
 finish

@@ -111,7 +111,7 @@ wireguard_hides_all() {
 }
 
 # The rule of docs/admin.md: the addresses of the tunnel are reachable through the tunnel only.
-others_do_not_reach_the_tunnels_address() {
+tunnel_address_is_unreachable_from_outside() {
 	local rule='inet filter input iifname != { wg0, lo } ip daddr 10.9.0.2 drop'
 	ip_ns "$NS_A" route add 10.9.0.2/32 via "$LOWER4_B" dev "$LOWER_A"
 	start "$NS_B" "$TMP/server" within 60 rping -s -a 10.9.0.2 -p "$PORT" -C 1 -P
@@ -210,7 +210,7 @@ try shorter_link_behind_a_router 90 shorter_link_behind_a_router
 if modprobe -q wireguard; then
 	wireguard_up
 	try wireguard_hides_all 60 wireguard_hides_all
-	try others_do_not_reach_the_tunnels_address 60 others_do_not_reach_the_tunnels_address
+	try tunnel_address_is_unreachable_from_outside 60 tunnel_address_is_unreachable_from_outside
 else
 	skip tunnel/wireguard 'this kernel has no WireGuard'
 fi
