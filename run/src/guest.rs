@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_check_that_failed_is_what_a_machine_lacks() {
+    fn machine_lacks_only_features_of_failed_checks() {
         let lacks = |lines: &[&str]| {
             lacks(
                 &lines

@@ -87,7 +87,7 @@ mod tests {
     const UNIFIED: (&str, &str) = ("proc/self/cgroup", "0::/a/b\n");
 
     #[test]
-    fn guests_share_what_there_is() {
+    fn guests_share_half_of_total_memory() {
         assert_eq!(share_of("shared", &[MACHINE], 4), 512);
     }
 

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn other_frames_pass_a_stream_that_nobody_reads() {
+    fn full_stream_does_not_block_other_frames() {
         let (written, mut read, line, others) = joined(Stream::Input);
         // Fills the window and the pipes; ends when the reader is gone.
         let writer = thread::spawn(move || {

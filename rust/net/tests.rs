@@ -656,7 +656,7 @@ mod hooks {
     }
 
     #[test]
-    fn a_softirq_sends_where_it_receives() -> Result {
+    fn softirq_may_send_on_the_receiving_socket() -> Result {
         let (active, passive) = pair(Family::V4)?;
         let echo = Echo::new()?;
         let _hooked = Hooked::new(passive, echo.clone())?;

@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn has_no_cm_qp_before_it_is_filled() -> Result {
+    fn qp_link_has_no_cm_qp_before_it_is_filled() -> Result {
         let device = Registered::new()?;
         let link = device.link()?;
         assert!(link.get_cm_qp().is_none());
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn has_no_cm_qp_once_it_is_closed() -> Result {
+    fn qp_link_has_no_cm_qp_once_it_is_closed() -> Result {
         let device = Registered::new()?;
         let link = device.link()?;
         link.filled();
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn has_no_cm_qp_when_the_device_goes() -> Result {
+    fn qp_link_has_no_cm_qp_after_device_removal() -> Result {
         let device = Registered::new()?;
         let link = device.link()?;
         link.filled();
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn has_no_cm_qp_for_another_user() -> Result {
+    fn qp_link_has_no_cm_qp_for_other_user() -> Result {
         let device = Registered::new()?;
         let nobody = Kuid::from_raw(bindings::kuid_t { val: 65534 });
         let own = device.link_of(Some(Kuid::current_euid()))?;

@@ -84,14 +84,14 @@ mod oob {
     ];
 
     #[test]
-    fn numbers_have_24_bits() {
+    fn qp_numbers_and_psns_have_24_bits() {
         assert_eq!(QpNumber::new(u32::MAX).get(), 0xff_ffff);
         assert_eq!(QpNumber::new(0x0112_3456).get(), 0x12_3456);
         assert_eq!(Psn::new(u32::MAX), Psn::new(0xff_ffff));
     }
 
     #[test]
-    fn encodes_and_decodes_golden_octets() {
+    fn announcement_round_trips_golden_octets() {
         let announcement = Announcement {
             from: QpNumber::new(0xab_cdef),
             to: QpNumber::new(0x01_0203),
@@ -115,7 +115,7 @@ mod oob {
     }
 
     #[test]
-    fn rejects_every_other_length() {
+    fn announcement_of_wrong_length_is_refused() {
         let mut longer = [0; 600];
         longer[..24].copy_from_slice(&GOLDEN);
         for len in (0..longer.len()).filter(|len| *len != 24) {
@@ -125,7 +125,7 @@ mod oob {
     }
 
     #[test]
-    fn rejects_every_other_version_whatever_its_length() {
+    fn announcement_of_other_version_is_refused_at_any_length() {
         for version in (0..=u8::MAX).filter(|version| *version != 1) {
             let mut octets = [0; 40];
             octets[..24].copy_from_slice(&GOLDEN);
@@ -136,7 +136,7 @@ mod oob {
     }
 
     #[test]
-    fn every_flipped_bit_is_rejected_or_ignored_as_documented() {
+    fn announcement_with_any_flipped_bit_is_refused_or_ignored() {
         for bit in 0..24 * 8 {
             let mut octets = GOLDEN;
             octets[bit / 8] ^= 1 << (bit % 8);

@@ -56,7 +56,7 @@ pub(super) fn cases() -> Vec<Case> {
         reply_resembling_one_with_features: "MPA-3",
         markers_keep_fpdus_short: "MPA-28",
         long_fpdus_are_segmented_for_the_path: "MPA-28",
-        flush_is_answered_behind_what_was_written: "EXT-86",
+        flush_is_answered_after_earlier_writes: "EXT-86",
         flush_is_checked: "EXT-86",
         flush_counts_as_a_read: "EXT-86 RDMAP-129",
         atomic_write_is_stored: "EXT-86",
@@ -290,7 +290,7 @@ fn flushable(b: &mut Bench<'_>) -> Outcome<Region> {
     b.puppet.region(64, access::ALL | FLUSH_GLOBAL, 0)
 }
 
-fn flush_is_answered_behind_what_was_written(b: &mut Bench<'_>) -> Outcome {
+fn flush_is_answered_after_earlier_writes(b: &mut Bench<'_>) -> Outcome {
     let mut wire = marked(b, FLUSH)?;
     let region = flushable(b)?;
     for (kind, len, to) in [

@@ -73,7 +73,7 @@ pub(super) fn cases() -> Vec<Case> {
         octet_behind_the_reply: "MPA-7 MPA-9",
         reserved_flags_of_a_reply: "MPA-3",
         reply_asks_for_more_than_the_initiator_serves: "MPA-38",
-        reply_asks_for_exactly_what_the_initiator_serves: "MPA-36 MPA-38",
+        reply_asks_for_exactly_the_depth_of_the_initiator: "MPA-36 MPA-38",
         reply_leaves_depths_open: "MPA-37",
         reply_lowers_the_initiators_reads: "MPA-36 RDMAP-128",
         rtr_comes_before_data: "MPA-40",
@@ -462,7 +462,7 @@ fn reply_asks_for_more_than_the_initiator_serves(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-fn reply_asks_for_exactly_what_the_initiator_serves(b: &mut Bench<'_>) -> Outcome {
+fn reply_asks_for_exactly_the_depth_of_the_initiator(b: &mut Bench<'_>) -> Outcome {
     b.puppet.set(&[("ird", 2), ("ord", 2)])?;
     let mut wire = b.answered()?;
     b.works(&mut wire)
