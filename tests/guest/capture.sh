@@ -7,8 +7,8 @@ set -eu
 . "$(dirname "$0")/lib.sh"
 # shellcheck source=wireshark.sh
 . "$(dirname "$0")/wireshark.sh"
-# shellcheck source=puppets.sh
-. "$(dirname "$0")/puppets.sh"
+# shellcheck source=agents.sh
+. "$(dirname "$0")/agents.sh"
 # shellcheck source=raw_peer.sh
 . "$(dirname "$0")/raw_peer.sh"
 
@@ -153,7 +153,7 @@ atomics_are_decoded() {
 
 # --- the fields of each kind of message -----------------------------------------------------------
 
-# connected: connects puppet `a` to puppet `b`, which listens on PORT; A and B are the connection's
+# connected: connects agent `a` to agent `b`, which listens on PORT; A and B are the connection's
 # numbers there.
 connected() {
 	ask a connect "$IP4_B" "$PORT"
@@ -163,10 +163,10 @@ connected() {
 	read -r _ B _ <<<"$EVENT"
 }
 
-# two_puppets: starts both, with different depths and private data.
-two_puppets() {
-	puppet a "$NS_A" "$IP4_A"
-	puppet b "$NS_B" "$IP4_B"
+# two_agents: starts both, with different depths and private data.
+two_agents() {
+	agent a "$NS_A" "$IP4_A"
+	agent b "$NS_B" "$IP4_B"
 	ask a data 6f6e65
 	ask a set ird 3
 	ask a set ord 5
@@ -176,7 +176,7 @@ two_puppets() {
 	ask b listen "$PORT"
 }
 
-# did COMMAND...: has puppet `a` post a request, and waits for its successful completion.
+# did COMMAND...: has agent `a` post a request, and waits for its successful completion.
 did() {
 	ask a "$@"
 	await a "wc $A send * success"
@@ -185,7 +185,7 @@ did() {
 # Sends one message of each kind; each completes before the next one is posted. Keys and addresses
 # stay in the variables of the case.
 one_of_each() {
-	two_puppets
+	two_agents
 	connected
 	ask a mr 8192 31 0
 	read -r ours our_at our_key <<<"$ANSWER"
@@ -354,7 +354,7 @@ one_send() {
 
 start_ups() {
 	local of
-	two_puppets
+	two_agents
 	for of in '1 0 2 1' '0 1 2 1' '0 0 2 1' '1 1 2 0' '1 1 1 1' '0 0 1 1'; do
 		# shellcheck disable=SC2086
 		settings_are $of

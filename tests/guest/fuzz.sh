@@ -16,11 +16,11 @@ veth_ends ria1 rib1 1500
 link_add "$NS_B" "${TYPE}b" "$TYPE" "$NET_B"
 
 # The verbs program runs in the namespace of the device, the peer in the other.
-cat >"$TMP/puppet" <<END
+cat >"$TMP/agent" <<END
 #!/bin/sh
-exec ip netns exec $NS_B $VERBS_DIR/puppet "\$@"
+exec ip netns exec $NS_B $VERBS_DIR/agent "\$@"
 END
-chmod +x "$TMP/puppet"
+chmod +x "$TMP/agent"
 VERBOSE=1 RELAY_NAME=mutants relay $((limit + 90)) ip netns exec "$NS_A" "$VERBS_DIR/mutants" \
-	"$TMP/puppet" "$IP4_B" "$IP4_A" 7900 "$limit" "${SEED:-$RANDOM$RANDOM}"
+	"$TMP/agent" "$IP4_B" "$IP4_A" 7900 "$limit" "${SEED:-$RANDOM$RANDOM}"
 finish

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Makes many connections and measures the work that they cause while they are idle.
 
-Arguments: the name of a case, the number of connections, address and port of the puppet, the directory of
-tracefs, and the command that starts the puppet (verbs/puppet.c).
+Arguments: the name of a case, the number of connections, address and port of the agent, the directory of
+tracefs, and the command that starts the agent (verbs/agent.c).
 """
 
 import os
@@ -24,7 +24,7 @@ READ_LEN = 4 << 20
 IBV_QPS_RTS = "3"
 
 
-class Puppet:
+class Agent:
     def __init__(self, command):
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1)
@@ -35,13 +35,13 @@ class Puppet:
         return self.answer(command)
 
     def answer(self, command):
-        """Returns the puppet's answer; drops the events that it reports before."""
+        """Returns the agent's answer; drops the events that it reports before."""
         for line in self.process.stdout:
             if line.startswith("="):
                 return line[1:].split()
             if line.startswith("-"):
                 sys.exit(f"{command}: {line}")
-        sys.exit(f"{command}: the puppet has ended")
+        sys.exit(f"{command}: the agent has ended")
 
 
 def crc32c(octets):
@@ -124,11 +124,11 @@ def all_read():
     return got
 
 
-puppet = Puppet(sys.argv[6:])
+agent = Agent(sys.argv[6:])
 for setting in ("recvs 1", "recv_len 64", "ird 2", "ord 2", "auto 1"):
-    puppet.do(f"set {setting}")
-puppet.do(f"listen {port}")
-memory, addr, key = puppet.do(f"mr {READ_LEN} {1 | 4} 0")
+    agent.do(f"set {setting}")
+agent.do(f"listen {port}")
+memory, addr, key = agent.do(f"mr {READ_LEN} {1 | 4} 0")
 usual = newcomers()
 peers = [connected() for _ in range(count)]
 
@@ -160,7 +160,7 @@ write("events/workqueue/workqueue_queue_work/enable", "0")
 if case == "half_closed":
     # What TCP holds would reach the peer also from a connection that was closed.
     all_read()
-    here = [puppet.do(f"state {5 + n}") for n in range(count)].count([IBV_QPS_RTS])
+    here = [agent.do(f"state {5 + n}") for n in range(count)].count([IBV_QPS_RTS])
     if here != count:
         sys.exit(f"the driver closed {count - here} of {count} connections")
 late = newcomers()
@@ -175,5 +175,5 @@ if busy > passed / 4 * slow:
     sys.exit(f"the workers ran for {busy:.2f} of {passed:.1f} s")
 if late > 3 * usual + slow:
     sys.exit(f"new connections took {late:.2f} s instead of {usual:.2f} s")
-puppet.process.stdin.close()
-puppet.process.wait(20 * slow)
+agent.process.stdin.close()
+agent.process.wait(20 * slow)

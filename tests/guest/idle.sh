@@ -10,11 +10,11 @@ COUNT=${COUNT:-400}
 # Not below /sys, which `ip netns exec` mounts anew.
 TRACING=$TMP/tracing
 
-# The Python program plays the peers and sends commands to the puppet at end B.
+# The Python program plays the peers and sends commands to the agent at end B.
 run_idle() {
 	# shellcheck disable=SC2086
 	PYTHONUNBUFFERED=1 in_ns "$NS_A" python3 "$GUEST_DIR/idle.py" "$1" "$COUNT" "$IP4_B" "$PORT" "$TRACING" \
-		ip netns exec "$NS_B" "$VERBS_DIR/puppet" "$IP4_B"
+		ip netns exec "$NS_B" "$VERBS_DIR/agent" "$IP4_B"
 }
 
 mkdir "$TRACING"

@@ -8,8 +8,8 @@ set -eu
 . "$(dirname "$0")/lib.sh"
 # shellcheck source=wireshark.sh
 . "$(dirname "$0")/wireshark.sh"
-# shellcheck source=puppets.sh
-. "$(dirname "$0")/puppets.sh"
+# shellcheck source=agents.sh
+. "$(dirname "$0")/agents.sh"
 
 sizes() {
 	local size
@@ -19,15 +19,15 @@ sizes() {
 	done
 }
 
-# two_puppets: connects a puppet on riwarp to one on siw. OURS and THEIRS are the names of riwarp's
+# two_agents: connects an agent on riwarp to one on siw. OURS and THEIRS are the names of riwarp's
 # and siw's. AT[x] is the number of the connection at x; REGION[x], START[x] and KEY[x] are memory
 # with all rights.
-two_puppets() {
+two_agents() {
 	declare -gA AT REGION START KEY
 	OURS=a THEIRS=b
 	[ "$TYPE_A" != siw ] || { OURS=b THEIRS=a; }
-	puppet a "$NS_A" "$IP4_A"
-	puppet b "$NS_B" "$IP4_B"
+	agent a "$NS_A" "$IP4_A"
+	agent b "$NS_B" "$IP4_B"
 	ask b listen "$PORT"
 	again
 	local end
@@ -119,7 +119,7 @@ invalidates() {
 # region.
 all_messages() {
 	local window key=() i
-	two_puppets
+	two_agents
 	messages "$OURS" "$THEIRS"
 	messages "$THEIRS" "$OURS"
 	ask "$THEIRS" mr 64 7 0
@@ -224,7 +224,7 @@ have_failed() {
 # it, even if the peer refuses it; a Read does not.
 all_refusals() {
 	local mine theirs
-	two_puppets
+	two_agents
 	mine="${REGION[$OURS]} 0 16 $((START[$THEIRS] + 8190)) ${KEY[$THEIRS]} -"
 	theirs="${REGION[$THEIRS]} 0 16 $((START[$OURS] + 8190)) ${KEY[$OURS]} -"
 	# shellcheck disable=SC2086

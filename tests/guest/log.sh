@@ -7,8 +7,8 @@
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
-# shellcheck source=puppets.sh
-. "$(dirname "$0")/puppets.sh"
+# shellcheck source=agents.sh
+. "$(dirname "$0")/agents.sh"
 # shellcheck source=raw_peer.sh
 . "$(dirname "$0")/raw_peer.sh"
 [ "$TYPE" != siw ] || { skip "$SCRIPT" 'lines of riwarp'; finish; }
@@ -159,7 +159,7 @@ killed_peer() {
 	join 8192
 	ask a read "$C" "$FROM" 0 8192 "$AT" "$KEY" -
 	await a "wc $C send * success"
-	pkill -KILL -f "puppet $IP4_A"
+	pkill -KILL -f "agent $IP4_A"
 	says_only "$DEV_B: queue pair"
 	says 'stream lost: reset by the peer' || die "$(lines)"
 }

@@ -13,9 +13,9 @@ raw_peer() {
 		THERE='nsenter --net=/proc/1/ns/net'
 		AT_B=$THERE
 	fi
-	cat >"$TMP/puppet" <<END
+	cat >"$TMP/agent" <<END
 #!/bin/sh
-exec $AT_B $VERBS_DIR/puppet "\$@"
+exec $AT_B $VERBS_DIR/agent "\$@"
 END
 	cat >"$TMP/setting" <<END
 #!/bin/bash
@@ -29,10 +29,10 @@ counter) exec nsenter --mount=/proc/1/ns/mnt cat "/sys/class/infiniband/$DEV_B/p
 esac
 exec $AT_B sh -c 'echo "\$1" >/sys/class/infiniband/$DEV_B/\$0' "\$@"
 END
-	chmod +x "$TMP/puppet" "$TMP/setting"
+	chmod +x "$TMP/agent" "$TMP/setting"
 	# A copy, because it is started often and the checkout is on a slow file system.
 	cp "$VERBS_DIR/socket" "$TMP/socket"
-	export PUPPET=$TMP/puppet SETTING=$TMP/setting SOCKET=$TMP/socket THERE
+	export AGENT=$TMP/agent SETTING=$TMP/setting SOCKET=$TMP/socket THERE
 	# In a slow kernel, verbs programs that start together delay each other too much.
 	[ "$SLOW" = 1 ] || export WORKERS="${WORKERS:-1}"
 }

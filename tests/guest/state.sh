@@ -6,8 +6,8 @@
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
-# shellcheck source=puppets.sh
-. "$(dirname "$0")/puppets.sh"
+# shellcheck source=agents.sh
+. "$(dirname "$0")/agents.sh"
 [ "$TYPE" != siw ] || { skip "$SCRIPT" 'files of riwarp'; finish; }
 mountpoint -q /sys/kernel/debug || mount -t debugfs none /sys/kernel/debug
 FILES=/sys/kernel/debug/riwarp

@@ -8,8 +8,8 @@
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
-# shellcheck source=puppets.sh
-. "$(dirname "$0")/puppets.sh"
+# shellcheck source=agents.sh
+. "$(dirname "$0")/agents.sh"
 
 TIMES=${TIMES:-20}
 # In which the good peer connects, in ms.
@@ -95,7 +95,7 @@ reader() {
 	local key at what=$1
 	shift
 	setting "$NS_B" "$DEV_B" crc 0
-	puppet b "$NS_B" "$IP4_B"
+	agent b "$NS_B" "$IP4_B"
 	is_strange $!
 	ask b set ird 4
 	ask b listen "$PORT"

@@ -10,8 +10,8 @@ set -eu
 insmod "${0%/*}/build/collector-$(uname -r).ko"
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
-# shellcheck source=puppets.sh
-. "$(dirname "$0")/puppets.sh"
+# shellcheck source=agents.sh
+. "$(dirname "$0")/agents.sh"
 
 # counted OPERATION N COMMAND...: runs it between two looks at the counters.
 counted() {
@@ -54,8 +54,8 @@ sent() {
 }
 
 ends_up siw-client
-puppet a "$NS_A" "$IP4_A"
-puppet b "$NS_B" "$IP4_B"
+agent a "$NS_A" "$IP4_A"
+agent b "$NS_B" "$IP4_B"
 ask b set auto 0
 ask b listen "$PORT"
 connects
@@ -64,12 +64,12 @@ for n in 1 2 3; do
 	ask b recv "$GOT" 1
 	counted send "$n" sent
 done
-for end in a b; do echo quit >&"${PUPPET_IN[$end]}"; done
+for end in a b; do echo quit >&"${AGENT_IN[$end]}"; done
 ends_down
 
 ends_up siw-server
-puppet a "$NS_A" "$IP4_A"
-puppet b "$NS_B" "$IP4_B"
+agent a "$NS_A" "$IP4_A"
+agent b "$NS_B" "$IP4_B"
 ask b listen "$PORT"
 ask a connect "$IP4_B" "$PORT"
 C=$ANSWER

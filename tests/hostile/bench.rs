@@ -14,6 +14,11 @@ use std::{
 };
 
 use crate::{
+    agent::{
+        access,
+        Agent,
+        Region, //
+    },
     frame::{
         flag,
         hex,
@@ -30,11 +35,6 @@ use crate::{
         Segment,
         Start,
         REQUEST_KEY, //
-    },
-    puppet::{
-        access,
-        Puppet,
-        Region, //
     },
     wire::{
         fail,
@@ -56,7 +56,7 @@ pub(crate) struct Place {
     /// The first port that the device's programs listen on.
     pub(crate) port: u16,
     /// The command that starts the verbs program on the device.
-    pub(crate) puppet: String,
+    pub(crate) agent: String,
     /// A program that sets a setting of the device (its first argument) to a value or, given
     /// `counter` and a name, prints that counter of the device.
     pub(crate) setting: String,
@@ -78,7 +78,7 @@ const STATE_ERROR: u64 = 6;
 pub(crate) struct Bench<'a> {
     place: &'a Place,
     port: u16,
-    pub(crate) puppet: Puppet,
+    pub(crate) agent: Agent,
     /// 8192 octets with all rights.
     pub(crate) ram: Region,
     /// The same without the right to write.
@@ -101,19 +101,19 @@ pub(crate) struct Bench<'a> {
 impl<'a> Bench<'a> {
     /// Starts a verbs program that listens on this port.
     pub(crate) fn begin(place: &'a Place, port: u16) -> Outcome<Self> {
-        let mut puppet = Puppet::start(&place.puppet, &place.device)?;
-        puppet.ask(&format!("listen {port}"))?;
-        let mut region = |len, rights, pd| puppet.region(len, rights, pd);
+        let mut agent = Agent::start(&place.agent, &place.device)?;
+        agent.ask(&format!("listen {port}"))?;
+        let mut region = |len, rights, pd| agent.region(len, rights, pd);
         let ram = region(8192, access::ALL, 0)?;
         let no_write = region(8192, access::LOCAL_WRITE | access::REMOTE_READ, 0)?;
         let no_read = region(8192, access::LOCAL_WRITE | access::REMOTE_WRITE, 0)?;
         let foreign = region(8192, access::ALL, 1)?;
         let large = region(1 << 21, access::ALL, 0)?;
-        let neighbour = connect(place, port, &puppet, &Start::request(1, &[]))?;
+        let neighbour = connect(place, port, &agent, &Start::request(1, &[]))?;
         Ok(Self {
             place,
             port,
-            puppet,
+            agent,
             ram,
             no_write,
             no_read,
@@ -129,16 +129,16 @@ impl<'a> Bench<'a> {
     /// Runs behind each case: removes the case's objects, then checks that no octet around any
     /// memory has changed and that the device serves both the old connection and a new one.
     pub(crate) fn end_case(&mut self) -> Outcome {
-        let mut result = self.puppet.ask("guards").map(drop);
+        let mut result = self.agent.ask("guards").map(drop);
         for name in std::mem::take(&mut self.changed) {
             result = result.and(self.put_setting(name, default_of(name)));
         }
         let neighbour = self.neighbour.conn;
         result?;
-        self.puppet.none_yet(&format!("wc {neighbour}"))?;
-        self.puppet.none_yet(&format!("event {neighbour}"))?;
-        self.puppet.none_yet(&format!("disconnected {neighbour}"))?;
-        self.puppet.set(&[
+        self.agent.none_yet(&format!("wc {neighbour}"))?;
+        self.agent.none_yet(&format!("event {neighbour}"))?;
+        self.agent.none_yet(&format!("disconnected {neighbour}"))?;
+        self.agent.set(&[
             ("recvs", RECEIVES as u32),
             ("recv_len", RECEIVE_LEN),
             ("ird", 4),
@@ -146,24 +146,24 @@ impl<'a> Bench<'a> {
             ("pd", 0),
             ("auto", 1),
         ])?;
-        self.puppet.data(&[])?;
-        self.puppet.ask(&format!(
+        self.agent.data(&[])?;
+        self.agent.ask(&format!(
             "clear {} {}",
             neighbour + 1,
             self.large.number() + 1
         ))?;
-        self.puppet.forget();
+        self.agent.forget();
         self.serves()?;
-        self.puppet.ask(&format!("recv {neighbour} 1"))?;
+        self.agent.ask(&format!("recv {neighbour} 1"))?;
         // `exchange` borrows the neighbour.
         let rounds = self.next_round();
-        exchange(&self.puppet, &self.ram, &mut self.neighbour, rounds)?;
-        self.puppet.ask(&format!(
+        exchange(&self.agent, &self.ram, &mut self.neighbour, rounds)?;
+        self.agent.ask(&format!(
             "clear {} {}",
             neighbour + 1,
             self.large.number() + 1
         ))?;
-        self.puppet.forget();
+        self.agent.forget();
         Ok(())
     }
 
@@ -186,7 +186,7 @@ impl<'a> Bench<'a> {
 
     /// Returns a connection that this Request established.
     pub(crate) fn connect_by(&self, request: &Start) -> Outcome<Wire> {
-        connect(self.place, self.port, &self.puppet, request)
+        connect(self.place, self.port, &self.agent, request)
     }
 
     /// Returns a connection on which the device may send.
@@ -205,7 +205,7 @@ impl<'a> Bench<'a> {
 
     /// Has the device connect to a port of this end.
     pub(crate) fn call_at(&mut self, port: u16) -> Outcome<u32> {
-        self.puppet.connect(&self.place.own, port)
+        self.agent.connect(&self.place.own, port)
     }
 
     /// Has the device connect to this end, and takes its Request.
@@ -262,7 +262,7 @@ impl<'a> Bench<'a> {
     pub(crate) fn answer(&mut self, wire: &mut Wire, request: &Start, reply: &Start) -> Outcome {
         wire.agreed(reply, request);
         wire.put(&reply.octets())?;
-        self.puppet.wait(&format!("established {}", wire.conn))?;
+        self.agent.wait(&format!("established {}", wire.conn))?;
         if reply.depths().is_some_and(|depths| depths.peer_to_peer) {
             take_rtr(wire)?;
         }
@@ -284,7 +284,7 @@ impl<'a> Bench<'a> {
     pub(crate) fn serves(&mut self) -> Outcome {
         let mut wire = self.connect()?;
         let round = self.next_round();
-        exchange(&self.puppet, &self.ram, &mut wire, round)
+        exchange(&self.agent, &self.ram, &mut wire, round)
     }
 
     // Memory.
@@ -293,14 +293,14 @@ impl<'a> Bench<'a> {
     pub(crate) fn clean(&mut self) -> Outcome {
         self.small()
             .iter()
-            .try_for_each(|region| self.puppet.fill(region, CLEAN))
+            .try_for_each(|region| self.agent.fill(region, CLEAN))
     }
 
     /// Checks that no octet of them has changed since.
     pub(crate) fn untouched(&mut self) -> Outcome {
         self.small()
             .iter()
-            .try_for_each(|region| self.puppet.holds(region, CLEAN))
+            .try_for_each(|region| self.agent.holds(region, CLEAN))
     }
 
     fn small(&self) -> [Region; 4] {
@@ -309,14 +309,14 @@ impl<'a> Bench<'a> {
 
     /// Checks that no octet of this region has changed since [`Self::clean`].
     pub(crate) fn is_clean(&mut self, region: &Region) -> Outcome {
-        self.puppet.holds(region, CLEAN)
+        self.agent.holds(region, CLEAN)
     }
 
     /// Checks that `len` octets of [`Self::ram`] from `offset` have not changed since
     /// [`Self::clean`].
     pub(crate) fn ram_is_clean(&mut self, offset: usize, len: usize) -> Outcome {
         let ram = self.ram;
-        let octets = self.puppet.peek(&ram, offset, len)?;
+        let octets = self.agent.peek(&ram, offset, len)?;
         match octets.iter().position(|octet| *octet != CLEAN) {
             Some(at) => fail!("memory was written to at {}", offset + at),
             None => Ok(()),
@@ -327,11 +327,11 @@ impl<'a> Bench<'a> {
     /// requires the local one.
     pub(crate) fn region_with(&mut self, rights: u32) -> Outcome<Option<Region>> {
         if rights & access::REMOTE_WRITE != 0 && rights & access::LOCAL_WRITE == 0 {
-            let answer = self.puppet.try_ask(&format!("mr 64 {rights} 0"))?;
+            let answer = self.agent.try_ask(&format!("mr 64 {rights} 0"))?;
             require!(answer.starts_with("- "), "registered: {answer}");
             return Ok(None);
         }
-        self.puppet.region(64, rights, 0).map(Some)
+        self.agent.region(64, rights, 0).map(Some)
     }
 
     // How connections end.
@@ -348,9 +348,9 @@ impl<'a> Bench<'a> {
     pub(crate) fn loses(&self, wire: Wire) -> Outcome {
         let conn = wire.conn;
         wire.reset()?;
-        self.puppet.wait(&format!("disconnected {conn}"))?;
+        self.agent.wait(&format!("disconnected {conn}"))?;
         for _ in 0..RECEIVES {
-            self.puppet.wait(&format!("wc {conn} recv * flushed"))?;
+            self.agent.wait(&format!("wc {conn} recv * flushed"))?;
         }
         Ok(())
     }
@@ -359,7 +359,7 @@ impl<'a> Bench<'a> {
 
     /// Checks that the next Send of the peer arrives with these octets.
     pub(crate) fn received(&self, wire: &Wire, data: &[u8]) -> Outcome {
-        self.puppet
+        self.agent
             .wait(&format!(
                 "wc {} recv * success {} {}",
                 wire.conn,
@@ -371,7 +371,7 @@ impl<'a> Bench<'a> {
 
     /// Checks that the next completion of a request of this connection has this status.
     pub(crate) fn completed(&self, wire: &Wire, status: &str) -> Outcome {
-        let event = self.puppet.wait(&format!("wc {} send", wire.conn))?;
+        let event = self.agent.wait(&format!("wc {} send", wire.conn))?;
         require!(
             event[4] == status,
             "{} instead of {status}",
@@ -384,8 +384,8 @@ impl<'a> Bench<'a> {
     /// answered later messages by then.
     pub(crate) fn nothing_completes(&mut self, wire: &mut Wire) -> Outcome {
         wire.nothing_waits()?;
-        self.puppet.ask(&format!("poll {}", wire.conn))?;
-        self.puppet.none_yet(&format!("wc {}", wire.conn))
+        self.agent.ask(&format!("poll {}", wire.conn))?;
+        self.agent.none_yet(&format!("wc {}", wire.conn))
     }
 
     /// Checks that exactly this number of receives end, all flushed.
@@ -398,14 +398,14 @@ impl<'a> Bench<'a> {
     pub(crate) fn receives_end(&self, wire: &Wire, statuses: &[&str]) -> Outcome {
         let pattern = format!("wc {} recv", wire.conn);
         for status in statuses {
-            let event = self.puppet.wait(&pattern)?;
+            let event = self.agent.wait(&pattern)?;
             require!(
                 event[4] == *status,
                 "{} instead of {status}",
                 event.join(" ")
             );
         }
-        self.puppet.none_yet(&pattern)
+        self.agent.none_yet(&pattern)
     }
 
     /// Checks that the program sees this connection fail by a fault of the peer.
@@ -415,8 +415,8 @@ impl<'a> Bench<'a> {
             Code(0 | 1, 2, _) => "QP_REQ_ERR",
             _ => "QP_FATAL",
         };
-        self.puppet.wait(&format!("event {} {event}", wire.conn))?;
-        self.puppet.none_yet(&format!("event {}", wire.conn))?;
+        self.agent.wait(&format!("event {} {event}", wire.conn))?;
+        self.agent.none_yet(&format!("event {}", wire.conn))?;
         self.down(wire)
     }
 
@@ -425,21 +425,21 @@ impl<'a> Bench<'a> {
     /// time.
     pub(crate) fn down(&mut self, wire: &Wire) -> Outcome {
         let _ = wire.half_close();
-        self.puppet.wait(&format!("disconnected {}", wire.conn))?;
+        self.agent.wait(&format!("disconnected {}", wire.conn))?;
         self.in_error(wire)
     }
 
     /// Checks that a connection that the program accepted has failed. It counts as one that was up
     /// and has ended, since iw_cm has no other way to end an accepted connection.
     pub(crate) fn never_up(&mut self, wire: &Wire) -> Outcome {
-        self.puppet
+        self.agent
             .none_yet(&format!("wc {} recv * success", wire.conn))?;
         self.down(wire)
     }
 
     /// Checks that the connection's queue pair is in error.
     pub(crate) fn in_error(&mut self, wire: &Wire) -> Outcome {
-        let state = self.puppet.state(wire.conn)?;
+        let state = self.agent.state(wire.conn)?;
         require!(state == STATE_ERROR, "the queue pair is in state {state}");
         Ok(())
     }
@@ -447,7 +447,7 @@ impl<'a> Bench<'a> {
     /// Checks that the device reports its own connection attempt as failed, and not as rejected by
     /// the peer's program.
     pub(crate) fn start_up_failed(&self, conn: u32) -> Outcome {
-        let event = self.puppet.wait(&format!("* {conn}"))?;
+        let event = self.agent.wait(&format!("* {conn}"))?;
         let status = event.get(2).map_or("", String::as_str);
         require!(
             ["rejected", "unreachable", "error"].contains(&&*event[0])
@@ -537,12 +537,12 @@ fn open(place: &Place, port: u16) -> Outcome<Wire> {
     Wire::new(TcpStream::connect((&*place.device, port))?, &place.socket)
 }
 
-fn connect(place: &Place, port: u16, puppet: &Puppet, request: &Start) -> Outcome<Wire> {
+fn connect(place: &Place, port: u16, agent: &Agent, request: &Start) -> Outcome<Wire> {
     let mut wire = open(place, port)?;
     wire.start(request)?;
-    let event = puppet.wait("request")?;
+    let event = agent.wait("request")?;
     wire.conn = event[1].parse().map_err(|_| Failure("no number".into()))?;
-    puppet.wait(&format!("established {}", wire.conn))?;
+    agent.wait(&format!("established {}", wire.conn))?;
     Ok(wire)
 }
 
@@ -551,7 +551,7 @@ fn pattern_of(round: u8) -> Vec<u8> {
 }
 
 /// Does a Write, a Read of the written octets, and a Send.
-fn exchange(puppet: &Puppet, ram: &Region, wire: &mut Wire, round: u8) -> Outcome {
+fn exchange(agent: &Agent, ram: &Region, wire: &mut Wire, round: u8) -> Outcome {
     let data = pattern_of(round);
     let (read_msn, send_msn) = (wire.next_read(), wire.next_send());
     wire.send(&[
@@ -566,7 +566,7 @@ fn exchange(puppet: &Puppet, ram: &Region, wire: &mut Wire, round: u8) -> Outcom
         data.len(),
         hex(&data)
     );
-    puppet.wait(&pattern).map(drop)
+    agent.wait(&pattern).map(drop)
 }
 
 /// Returns the Reply that agrees to everything in a Request.

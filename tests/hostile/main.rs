@@ -6,7 +6,7 @@
 //! usage: hostile --list
 //!        hostile DEVICE_ADDRESS OWN_ADDRESS PORT [CASE|GROUP...]
 //!
-//! PUPPET, SETTING, SOCKET and THERE in the environment are commands; see [`bench::Place`]. WORKERS
+//! AGENT, SETTING, SOCKET and THERE in the environment are commands; see [`bench::Place`]. WORKERS
 //! is the number of verbs programs that run at a time. STARVABLE says that the device has a setting
 //! `starved`: 1 makes the next allocation of its driver fail. SEGMENTS_ARE_CUT says that a segment
 //! of TCP's may arrive as several.
@@ -15,10 +15,10 @@
 //! and requirements: RDMAP-n (RFC 5040), DDP-n (RFC 5041), MPA-n (RFC 5044 and RFC 6581), EXT-n
 //! (RFC 7306).
 
+mod agent;
 mod bench;
 mod cases;
 mod frame;
-mod puppet;
 mod rping;
 mod wire;
 
@@ -99,7 +99,7 @@ fn place(device: &str, own: &str, port: &str) -> Outcome<Place> {
         port: port
             .parse()
             .map_err(|_| Failure(format!("{port} is no port")))?,
-        puppet: program("PUPPET")?,
+        agent: program("AGENT")?,
         setting: program("SETTING")?,
         socket: program("SOCKET")?,
         there: program("THERE")?,

@@ -2,9 +2,9 @@
 
 //! Plays mutated conversations against a device.
 //!
-//! usage: mutants PUPPET DEVICE_ADDRESS OWN_ADDRESS PORT SECONDS SEED
+//! usage: mutants AGENT DEVICE_ADDRESS OWN_ADDRESS PORT SECONDS SEED
 //!
-//! Plays batches for the given time. The verbs program `puppet` listens; several threads connect to
+//! Plays batches for the given time. The verbs program `agent` listens; several threads connect to
 //! it on plain TCP sockets, each with a start-up and a conversation from [`iwarp_fuzz::mutator`],
 //! and check what the device sends. Every other time the device connects and posts requests, which
 //! are answered correctly or not. After each batch the device must serve a good connection, and
@@ -78,11 +78,11 @@ use iwarp_support::{
     wire::Wire, //
 };
 
-mod puppet;
+mod agent;
 
-use puppet::{
+use agent::{
+    Agent, //
     Established,
-    Puppet, //
 };
 
 /// Why a batch failed.
@@ -91,7 +91,7 @@ type Failure = String;
 /// Threads that talk to the device at once, and conversations of each in a batch.
 const THREADS: u64 = 4;
 const ROUNDS: u64 = 16;
-/// Length and number of the receive buffers that the puppet posts by default.
+/// Length and number of the receive buffers that the agent posts by default.
 const RECEIVES: (u32, usize) = (4096, 4);
 const MEMORY_LEN: u32 = 8192;
 /// The device's default inbound depth. Revision 1 does not transmit it.
@@ -121,8 +121,8 @@ struct Tally {
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().collect();
-    let [_, puppet, address, own, port, seconds, seed] = &args[..] else {
-        eprintln!("usage: mutants PUPPET DEVICE_ADDRESS OWN_ADDRESS PORT SECONDS SEED");
+    let [_, agent, address, own, port, seconds, seed] = &args[..] else {
+        eprintln!("usage: mutants AGENT DEVICE_ADDRESS OWN_ADDRESS PORT SECONDS SEED");
         return ExitCode::from(2);
     };
     let (Ok(port), Ok(seconds), Ok(seed)) = (port.parse(), seconds.parse(), seed.parse()) else {
@@ -136,7 +136,7 @@ fn main() -> ExitCode {
     while batch == 0 || Instant::now() < end {
         let seed: u64 = seed;
         let seed = seed.wrapping_add(batch);
-        if let Err(why) = play_batch(puppet, [address, own], port, seed, &tally) {
+        if let Err(why) = play_batch(agent, [address, own], port, seed, &tally) {
             println!("not ok conversations: seed {seed}: {why}");
             return ExitCode::FAILURE;
         }
@@ -164,21 +164,21 @@ fn play_batch(
     seed: u64,
     tally: &Tally,
 ) -> Result<(), Failure> {
-    let mut puppet = Puppet::start(program, address)?;
-    puppet.ask(&format!("listen {port}"))?;
-    let (number, memory) = puppet.region()?;
-    let (guard, _) = puppet.region()?;
-    puppet.ask(&format!("fill {guard} {UNTOUCHED}"))?;
+    let mut agent = Agent::start(program, address)?;
+    agent.ask(&format!("listen {port}"))?;
+    let (number, memory) = agent.region()?;
+    let (guard, _) = agent.region()?;
+    agent.ask(&format!("fill {guard} {UNTOUCHED}"))?;
 
-    let established = puppet.established();
-    let shared = Mutex::new(puppet);
+    let established = agent.established();
+    let shared = Mutex::new(agent);
     let peer = Peer {
         address,
         own,
         port,
         memory,
         number: &number,
-        puppet: &shared,
+        agent: &shared,
         established: &established,
         tally,
     };
@@ -194,12 +194,12 @@ fn play_batch(
     })?;
 
     peer.check_service()?;
-    let mut puppet = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let odd = puppet.ask(&format!("odd {guard} {UNTOUCHED}"))?;
+    let mut agent = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let odd = agent.ask(&format!("odd {guard} {UNTOUCHED}"))?;
     if odd != "-1" {
         return Err(format!("memory of nobody was written to at {odd}"));
     }
-    puppet.quit()
+    agent.quit()
 }
 
 /// A peer of the device, with what it knows.
@@ -212,7 +212,7 @@ struct Peer<'a> {
     memory: (u32, u64, u32),
     /// The program's number for this memory.
     number: &'a str,
-    puppet: &'a Mutex<Puppet>,
+    agent: &'a Mutex<Agent>,
     established: &'a Established,
     tally: &'a Tally,
 }
@@ -300,7 +300,7 @@ impl Peer<'_> {
     }
 
     fn ask(&self, command: &str) -> Result<String, Failure> {
-        self.puppet
+        self.agent
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .ask(command)

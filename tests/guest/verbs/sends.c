@@ -291,7 +291,7 @@ PAIR_CASE(send_queue_full_behind_write, .sq_depth = 8, .cq_depth = 256)
 	all_that_was_accepted(p, IBV_WR_RDMA_WRITE);
 }
 
-static void *scribble(void *stop)
+static void *overwrite(void *stop)
 {
 	for (uint8_t value = 0; !__atomic_load_n((bool *)stop, __ATOMIC_RELAXED); value++)
 		memset(src.buf, value, src.len);
@@ -312,7 +312,7 @@ PAIR_CASE(buffer_changed_during_send_keeps_crc_valid, .sq_depth = 32, .rq_depth 
 	bool stop = false, good = true;
 
 	must(prepare(p, 1 << 18));
-	check(!pthread_create(&thread, NULL, scribble, &stop), "pthread_create");
+	check(!pthread_create(&thread, NULL, overwrite, &stop), "pthread_create");
 	for (int round = 0; good && round < ROUNDS; round++) {
 		for (int i = 0; good && i < SENDS; i++) {
 			sge = sge_of(&src, 0, src.len);

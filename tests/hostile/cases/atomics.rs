@@ -144,12 +144,12 @@ pub(super) fn answer(msn: u32, identifier: u32, original: u64) -> Segment {
 /// Sets the first 64 bits of the region `ram`, in the byte order of the device's processor.
 fn put_word(b: &mut Bench<'_>, value: u64) -> Outcome {
     let ram = b.ram;
-    b.puppet.poke(&ram, 0, &value.to_ne_bytes())
+    b.agent.poke(&ram, 0, &value.to_ne_bytes())
 }
 
 fn word(b: &mut Bench<'_>) -> Outcome<u64> {
     let ram = b.ram;
-    let octets = b.puppet.peek(&ram, 0, 8)?;
+    let octets = b.agent.peek(&ram, 0, 8)?;
     Ok(octets.try_into().map_or(0, u64::from_ne_bytes))
 }
 
@@ -455,7 +455,7 @@ fn one_atomic_more_than_granted(b: &mut Bench<'_>) -> Outcome {
     put_word(b, 0)?;
     let add = |msn| fetch_add(b.ram.key, b.ram.at, 1, 0).segment(msn);
     wire.send(&[numbered(b, 1, 1 << 21), add(2), add(3)])?;
-    b.puppet.wait(&format!("event {} QP_REQ_ERR", wire.conn))?;
+    b.agent.wait(&format!("event {} QP_REQ_ERR", wire.conn))?;
     wire.expect_terminate_behind(op::READ_RESPONSE, &code::NO_BUFFER.answer(&add(3)))?;
     let found = word(b)?;
     require!(found == 0, "{found} instead of 0");
@@ -513,7 +513,7 @@ const MEANWHILE: Duration = Duration::from_secs(2);
 /// Two peers add to one word, each on its own processor, where the device executes the operations.
 /// Then one peer and a thread of the program add, the thread as fast as its processor can.
 fn counters_of_two_processors_add_up(b: &mut Bench<'_>) -> Outcome {
-    b.puppet.set(&[("ird", 128)])?;
+    b.agent.set(&[("ird", 128)])?;
     let mut adders = [Adder::new(b)?, Adder::new(b)?];
     put_word(b, 0)?;
     let mut seen = add_on_two_processors(&mut adders)?;
@@ -528,9 +528,9 @@ fn counters_of_two_processors_add_up(b: &mut Bench<'_>) -> Outcome {
     require!(each_once, "some originals came twice");
 
     put_word(b, 0)?;
-    b.puppet.ask(&format!("count {} 1", b.ram.number()))?;
+    b.agent.ask(&format!("count {} 1", b.ram.number()))?;
     let seen = adders[0].add("0")?.len() as u64;
-    let [counted] = b.puppet.numbers("count off")?;
+    let [counted] = b.agent.numbers("count off")?;
     let found = word(b)?;
     require!(
         found == seen + counted,
@@ -634,7 +634,7 @@ fn atomic_waits_for_the_answer_before_it(b: &mut Bench<'_>) -> Outcome {
 fn atomic_of_a_half_closed_peer(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     put_word(b, 4)?;
-    b.puppet.poke(&b.large.clone(), 0, &pattern(16))?;
+    b.agent.poke(&b.large.clone(), 0, &pattern(16))?;
     wire.send(&[fetch_add(b.ram.key, b.ram.at, 1, 0).segment(1)])?;
     wire.half_close()?;
     wire.expect(&answer(1, 0x1d, 4))?;

@@ -24,10 +24,10 @@ pub(super) const SINK_AT: usize = 512;
 /// Checks that the request completed, that it brought these octets, and that nothing beside them
 /// was written.
 pub(super) fn brought(b: &mut Bench<'_>, wire: &Wire, data: &[u8]) -> Outcome {
-    b.puppet
+    b.agent
         .wait(&format!("wc {} send * success {}", wire.conn, data.len()))?;
     let ram = b.ram;
-    let memory = b.puppet.peek(&ram, SINK_AT, data.len())?;
+    let memory = b.agent.peek(&ram, SINK_AT, data.len())?;
     require!(memory == data, "{}", hex(&memory));
     beside_the_sink(b, data.len())
 }
@@ -46,12 +46,12 @@ pub(super) fn send_completes_behind(
     answer: Segment,
     size: usize,
 ) -> Outcome {
-    b.puppet.ask(&format!("send {} 10 -", wire.conn))?;
+    b.agent.ask(&format!("send {} 10 -", wire.conn))?;
     wire.expect_send(10)?;
     b.nothing_completes(wire)?;
     wire.send(&[answer])?;
-    let first = b.puppet.wait(&format!("wc {} send", wire.conn))?;
-    let second = b.puppet.wait(&format!("wc {} send", wire.conn))?;
+    let first = b.agent.wait(&format!("wc {} send", wire.conn))?;
+    let second = b.agent.wait(&format!("wc {} send", wire.conn))?;
     require!(
         first[5] == size.to_string() && first[3] < second[3],
         "{first:?} {second:?}"
@@ -62,7 +62,7 @@ pub(super) fn send_completes_behind(
 /// Checks that a request which is itself at fault makes the device send a Terminate instead.
 pub(super) fn own_fault(b: &mut Bench<'_>, command: &str) -> Outcome {
     let mut wire = b.begun()?;
-    b.puppet.ask(&format!("{command} {}", wire.conn))?;
+    b.agent.ask(&format!("{command} {}", wire.conn))?;
     refused_here(b, &mut wire, "loc_prot")
 }
 
@@ -92,7 +92,7 @@ pub(super) fn terminated(
 ) -> Outcome {
     wire.send(&[code.answer(segment)])?;
     b.completed(wire, status)?;
-    b.puppet.wait(&format!("event {} QP_FATAL", wire.conn))?;
+    b.agent.wait(&format!("event {} QP_FATAL", wire.conn))?;
     b.down(wire)
 }
 
@@ -100,6 +100,6 @@ pub(super) fn terminated(
 pub(super) fn reset(b: &Bench<'_>, wire: Wire) -> Outcome {
     let conn = wire.conn;
     wire.reset()?;
-    b.puppet.wait(&format!("wc {conn} send * flushed"))?;
-    b.puppet.wait(&format!("disconnected {conn}")).map(drop)
+    b.agent.wait(&format!("wc {conn} send * flushed"))?;
+    b.agent.wait(&format!("disconnected {conn}")).map(drop)
 }

@@ -14,6 +14,10 @@ use super::{
     Case, //
 };
 use crate::{
+    agent::{
+        access,
+        Region, //
+    },
     bench::{
         reply_to,
         take_rtr,
@@ -31,10 +35,6 @@ use crate::{
         Segment,
         Start,
         READ_REQUEST_LEN, //
-    },
-    puppet::{
-        access,
-        Region, //
     },
     wire::{
         fail,
@@ -165,7 +165,7 @@ fn features_of_the_responder(b: &mut Bench<'_>) -> Outcome {
     // It sends nothing before the message behind the features.
     let mut wire = offered(b, &Start::request(1, &[]))?;
     wire.send(&[told(20_002)])?;
-    b.puppet.ask(&format!("send {} 10 -", wire.conn))?;
+    b.agent.ask(&format!("send {} 10 -", wire.conn))?;
     wire.silent()?;
     wire.send(&[write(0, 0, &[])])?;
     wire.expect_send(10)?;
@@ -181,7 +181,7 @@ fn features_of_the_initiator(b: &mut Bench<'_>) -> Outcome {
         wire.agreed(&reply, &request);
         wire.put(&reply.octets())?;
         // The consumer sees its own.
-        let event = b.puppet.wait(&format!("established {}", wire.conn))?;
+        let event = b.agent.wait(&format!("established {}", wire.conn))?;
         require!(event[2] == hex(b"to you"), "private data {}", event[2]);
         let first = told(LIMIT).fpdu();
         let got = wire.take(first.len())?;
@@ -250,7 +250,7 @@ fn reply_resembling_one_with_features(b: &mut Bench<'_>) -> Outcome {
         let reply = reply_to(&request, data).plus_flags(bits);
         wire.agreed(&reply, &request);
         wire.put(&reply.octets())?;
-        let event = b.puppet.wait(&format!("established {}", wire.conn))?;
+        let event = b.agent.wait(&format!("established {}", wire.conn))?;
         require!(event[2] == hex(data), "private data {}", event[2]);
         take_rtr(&mut wire)?;
         let longest = longest_of(b, &mut wire)?;
@@ -273,7 +273,7 @@ fn long_fpdus_are_segmented_for_the_path(b: &mut Bench<'_>) -> Outcome {
     let mut wire = offered(b, &Start::request(1, &[]))?;
     wire.send(&[told(20_002), write(0, 0, &[])])?;
     for (len, fpdus) in [(19_984, 1), (19_985, 2), (39_968, 2), (39_969, 3)] {
-        b.puppet.ask(&format!("send {} {len} -", wire.conn))?;
+        b.agent.ask(&format!("send {} {len} -", wire.conn))?;
         let (mut count, mut total) = (0, 0);
         while total < len {
             total += wire.get()?.data().len();
@@ -287,7 +287,7 @@ fn long_fpdus_are_segmented_for_the_path(b: &mut Bench<'_>) -> Outcome {
 /// Registers memory that may be written and flushed.
 fn flushable(b: &mut Bench<'_>) -> Outcome<Region> {
     const FLUSH_GLOBAL: u32 = 1 << 8;
-    b.puppet.region(64, access::ALL | FLUSH_GLOBAL, 0)
+    b.agent.region(64, access::ALL | FLUSH_GLOBAL, 0)
 }
 
 fn flush_is_answered_after_earlier_writes(b: &mut Bench<'_>) -> Outcome {
@@ -307,7 +307,7 @@ fn flush_is_answered_after_earlier_writes(b: &mut Bench<'_>) -> Outcome {
         ])?;
         wire.expect(&read_response(kind, 0x1234, &[]))?;
         require!(
-            b.puppet.peek(&region, 0, 64)? == octets,
+            b.agent.peek(&region, 0, 64)? == octets,
             "what was written is not there"
         );
     }
@@ -376,12 +376,12 @@ fn atomic_write_is_stored(b: &mut Bench<'_>) -> Outcome {
         wire.send(&[atomic_write(ram.key, ram.at + to, &[nth; 8])])?;
         wire.nothing_waits()?;
         let at = to as usize;
-        require!(b.puppet.peek(&ram, at, 8)? == [nth; 8], "it is not there");
+        require!(b.agent.peek(&ram, at, 8)? == [nth; 8], "it is not there");
     }
     // However it comes.
     wire.trickle(&atomic_write(ram.key, ram.at + 16, &[9; 8]).fpdu())?;
     wire.nothing_waits()?;
-    require!(b.puppet.peek(&ram, 16, 8)? == [9; 8], "it is not there");
+    require!(b.agent.peek(&ram, 16, 8)? == [9; 8], "it is not there");
     b.ram_is_clean(24, 4064)?;
     b.ram_is_clean(4104, 4080)
 }
@@ -427,11 +427,11 @@ fn marked_messages_without_agreement(b: &mut Bench<'_>) -> Outcome {
             b.clean()?;
             wire.send(&[atomic_write(ram.key, ram.at + 3, b"odd")])?;
             wire.nothing_waits()?;
-            require!(b.puppet.peek(&ram, 3, 3)? == b"odd", "it is not there");
+            require!(b.agent.peek(&ram, 3, 3)? == b"odd", "it is not there");
         }
         if agreed != Some(FLUSH) {
             let msn = wire.next_read();
-            b.puppet.poke(&ram, 0, b"read")?;
+            b.agent.poke(&ram, 0, b"read")?;
             wire.send(&[flush(GLOBAL, msn, 4, ram.key, ram.at)])?;
             wire.expect(&read_response(GLOBAL, 0x1234, b"read"))?;
         }

@@ -171,7 +171,7 @@ fn stream_cut_at_every_position(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn many_fpdus_in_one_piece(b: &mut Bench<'_>) -> Outcome {
-    b.puppet.set(&[("recvs", 60)])?;
+    b.agent.set(&[("recvs", 60)])?;
     let mut wire = b.connect()?;
     let mut octets = Vec::new();
     for i in 0..60_u8 {
@@ -186,7 +186,7 @@ fn many_fpdus_in_one_piece(b: &mut Bench<'_>) -> Outcome {
         b.received(&wire, &[i])?;
     }
     let ram = b.ram;
-    let memory = b.puppet.peek(&ram, 0, 60)?;
+    let memory = b.agent.peek(&ram, 0, 60)?;
     require!(memory == (0..60).collect::<Vec<u8>>(), "{memory:?}");
     Ok(())
 }
@@ -355,10 +355,10 @@ fn longest_fpdu_of_a_write(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn longest_fpdu_of_a_send(b: &mut Bench<'_>) -> Outcome {
-    b.puppet.set(&[("recv_len", 65536)])?;
+    b.agent.set(&[("recv_len", 65536)])?;
     let mut wire = b.connect()?;
     wire.send(&[send(1, &pattern(65535 - 18))])?;
-    b.puppet
+    b.agent
         .wait(&format!("wc {} recv * success 65517", wire.conn))
         .map(drop)
 }
@@ -420,7 +420,7 @@ fn markers_not_requested(b: &mut Bench<'_>) -> Outcome {
 fn reads_with_markers(b: &mut Bench<'_>, request: &Start) -> Outcome {
     let data = pattern(5000);
     let large = b.large;
-    b.puppet.poke(&large, 0, &data)?;
+    b.agent.poke(&large, 0, &data)?;
     let mut wire = b.connect_by(request)?;
     for size in [1, 100, 480, 481, 482, 483, 484, 485, 600, 1400, 5000] {
         let msn = wire.next_read();
@@ -444,7 +444,7 @@ fn markers_in_sends_of_the_device(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect_by(&Start::request(1, &[]).plus_flags(flag::MARKERS))?;
     wire.send(&[write(0, 0, &[])])?;
     for len in (470..520).step_by(3).chain([100_000]) {
-        b.puppet.ask(&format!("send {} {len} -", wire.conn))?;
+        b.agent.ask(&format!("send {} {len} -", wire.conn))?;
         let (_, data) = wire.message()?;
         require!(data.len() == len, "{} of {len}", data.len());
     }
@@ -455,7 +455,7 @@ fn markers_in_messages_of_one_segment(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect_by(&Start::request(1, &[]).plus_flags(flag::MARKERS))?;
     wire.send(&[write(0, 0, &[])])?;
     for len in (0..1400).step_by(37) {
-        b.puppet.ask(&format!("send {} {len} -", wire.conn))?;
+        b.agent.ask(&format!("send {} {len} -", wire.conn))?;
         let data = wire.get()?;
         require!(data.data().len() == len, "{} of {len}", data.data().len());
     }
@@ -479,7 +479,7 @@ fn urgent_data_does_no_harm(b: &mut Bench<'_>) -> Outcome {
     wire.put(&octets)?;
     wire.half_close()?;
     wire.drain()?;
-    b.puppet
+    b.agent
         .wait(&format!("disconnected {}", wire.conn))
         .map(drop)
 }
@@ -512,7 +512,7 @@ fn pad_of_the_device_is_zero(b: &mut Bench<'_>) -> Outcome {
     // `get` checks each pad.
     let mut wire = b.begun()?;
     for len in [0, 1, 2, 3, 4, 5, 6, 7, 1441, 1442, 1443] {
-        b.puppet.ask(&format!("send {} {len} -", wire.conn))?;
+        b.agent.ask(&format!("send {} {len} -", wire.conn))?;
         wire.message()?;
     }
     Ok(())
@@ -527,7 +527,7 @@ fn fpdu_len(segment: &Segment) -> usize {
 
 /// Has the device send a message, and returns the length of its longest FPDU.
 pub(super) fn longest_of(b: &mut Bench<'_>, wire: &mut Wire) -> Outcome<usize> {
-    b.puppet.ask(&format!("send {} 100000 -", wire.conn))?;
+    b.agent.ask(&format!("send {} 100000 -", wire.conn))?;
     let (mut longest, mut total) = (0, 0);
     while total < 100_000 {
         let got = wire.get()?;
@@ -565,7 +565,7 @@ fn segments_follow_the_path(b: &mut Bench<'_>) -> Outcome {
     let mss_of = |mtu: usize| mtu - (1500 - MSS);
     let mut wire = b.begun()?;
     wire.window(1 << 14)?;
-    b.puppet.ask(&format!("send {} {LEN} -", wire.conn))?;
+    b.agent.ask(&format!("send {} {LEN} -", wire.conn))?;
     let first = wire.get()?;
     let greatest = fpdu_len(&first);
     require!(

@@ -188,7 +188,7 @@ pub(super) fn cases() -> Vec<Case> {
 /// Checks that the program sees the connection come up, with as much private data as iw_cm can
 /// carry.
 fn told(b: &mut Bench<'_>, conn: u32, data: &[u8]) -> Outcome {
-    let event = b.puppet.wait(&format!("established {conn}"))?;
+    let event = b.agent.wait(&format!("established {conn}"))?;
     let handed_up = &data[..data.len().min(255)];
     require!(
         event[2] == hex(handed_up),
@@ -209,8 +209,8 @@ fn failed_start_up(b: &mut Bench<'_>, octets: &[u8]) -> Outcome {
 }
 
 fn request_of_the_device(b: &mut Bench<'_>) -> Outcome {
-    b.puppet.data(b"to you")?;
-    b.puppet.set(&[("ird", 6), ("ord", 3)])?;
+    b.agent.data(b"to you")?;
+    b.agent.set(&[("ird", 6), ("ord", 3)])?;
     let (mut wire, request) = b.called()?;
     require!(request.rev == 2, "revision {}", request.rev);
     require!(
@@ -239,7 +239,7 @@ fn device_is_silent_behind_its_request(b: &mut Bench<'_>) -> Outcome {
     let (mut wire, _) = b.called()?;
     wire.silent()?;
     wire.silent()?;
-    b.puppet.none_yet(&format!("established {}", wire.conn))
+    b.agent.none_yet(&format!("established {}", wire.conn))
 }
 
 fn reply_octet_by_octet(b: &mut Bench<'_>) -> Outcome {
@@ -263,7 +263,7 @@ fn reply_in_two_pieces(b: &mut Bench<'_>) -> Outcome {
 fn carries_data(b: &mut Bench<'_>, reply: &Start) -> Outcome {
     let (mut wire, request) = b.called()?;
     b.answer(&mut wire, &request, reply)?;
-    b.puppet.ask(&format!("send {} 10 -", wire.conn))?;
+    b.agent.ask(&format!("send {} 10 -", wire.conn))?;
     wire.expect_send(10)?;
     b.works(&mut wire)
 }
@@ -285,7 +285,7 @@ fn rejected(b: &mut Bench<'_>, reply: &Start) -> Outcome {
     let (mut wire, _) = b.called()?;
     wire.put(&reply.clone().plus_flags(flag::REJECT).octets())?;
     let private = hex(reply.private());
-    b.puppet
+    b.agent
         .wait(&format!("rejected {} -111 {private}", wire.conn))?;
     wire.half_close()?;
     wire.ends(End::Any)
@@ -375,7 +375,7 @@ fn reply_cut_off_by_a_reset(b: &mut Bench<'_>) -> Outcome {
 /// before.
 fn gone_right_behind_the_reply(b: &mut Bench<'_>, reset: bool) -> Outcome {
     // Of which completions would come before the events.
-    b.puppet.set(&[("recvs", 0)])?;
+    b.agent.set(&[("recvs", 0)])?;
     for _ in 0..20 {
         let (mut wire, _) = b.called()?;
         let conn = wire.conn;
@@ -385,9 +385,9 @@ fn gone_right_behind_the_reply(b: &mut Bench<'_>, reset: bool) -> Outcome {
         }
         wire.put(&Start::reply(1, &[]).octets())?;
         drop(wire);
-        let event = b.puppet.wait(&format!("* {conn}"))?;
+        let event = b.agent.wait(&format!("* {conn}"))?;
         if event[0] == "established" {
-            b.puppet.wait(&format!("disconnected {conn}"))?;
+            b.agent.wait(&format!("disconnected {conn}"))?;
         } else {
             let lost = event[0] == "rejected" && event[2] == "-104";
             require!(lost, "unexpected event: {}", event.join(" "));
@@ -411,15 +411,15 @@ fn reset_right_behind_the_reply(b: &mut Bench<'_>) -> Outcome {
 fn behind_the_reply(b: &mut Bench<'_>, octets: &[u8]) -> Outcome {
     let (mut wire, request) = b.called()?;
     wire.put(&[&reply_to(&request, &[]).octets()[..], octets].concat())?;
-    let event = b.puppet.wait(&format!("* {}", wire.conn))?;
+    let event = b.agent.wait(&format!("* {}", wire.conn))?;
     if event[0] == "established" {
         if env::var_os("SEGMENTS_ARE_CUT").is_some() {
             return Ok(());
         }
-        b.puppet.wait(&format!("disconnected {}", wire.conn))?;
+        b.agent.wait(&format!("disconnected {}", wire.conn))?;
     }
     wire.drain()?;
-    b.puppet
+    b.agent
         .none_yet(&format!("wc {} recv * success", wire.conn))
 }
 
@@ -448,7 +448,7 @@ fn unusable_reply(b: &mut Bench<'_>, change: impl Fn(Depths) -> Depths, code: Co
 }
 
 fn reply_asks_for_more_than_the_initiator_serves(b: &mut Bench<'_>) -> Outcome {
-    b.puppet.set(&[("ird", 2), ("ord", 2)])?;
+    b.agent.set(&[("ird", 2), ("ord", 2)])?;
     for more in [1, 100, 16380] {
         unusable_reply(
             b,
@@ -463,7 +463,7 @@ fn reply_asks_for_more_than_the_initiator_serves(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn reply_asks_for_exactly_the_depth_of_the_initiator(b: &mut Bench<'_>) -> Outcome {
-    b.puppet.set(&[("ird", 2), ("ord", 2)])?;
+    b.agent.set(&[("ird", 2), ("ord", 2)])?;
     let mut wire = b.answered()?;
     b.works(&mut wire)
 }
@@ -482,7 +482,7 @@ fn reply_leaves_depths_open(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn reply_lowers_the_initiators_reads(b: &mut Bench<'_>) -> Outcome {
-    b.puppet.set(&[("ord", 4)])?;
+    b.agent.set(&[("ord", 4)])?;
     let (mut wire, request) = b.called()?;
     let Some(asked) = request.depths() else {
         fail!("no enhanced data");
@@ -495,7 +495,7 @@ fn reply_lowers_the_initiators_reads(b: &mut Bench<'_>) -> Outcome {
     };
     b.answer(&mut wire, &request, &Start::enhanced_reply(depths, &[]))?;
     for _ in 0..4 {
-        b.puppet
+        b.agent
             .ask(&format!("read {} {} 0 8 0 77 -", wire.conn, b.ram.number()))?;
     }
     for _ in 0..2 {
@@ -529,7 +529,7 @@ fn markers_wanted_by_the_reply(b: &mut Bench<'_>) -> Outcome {
     let reply = reply_to(&request, &[]).plus_flags(flag::MARKERS);
     b.answer(&mut wire, &request, &reply)?;
     for len in [1, 600, 5000] {
-        b.puppet.ask(&format!("send {} {len} -", wire.conn))?;
+        b.agent.ask(&format!("send {} {len} -", wire.conn))?;
         let (_, data) = wire.message()?;
         require!(data.len() == len, "{} of {len} octets", data.len());
     }
@@ -550,7 +550,7 @@ fn crc(b: &mut Bench<'_>, setting: u32, wish: u8) -> Outcome {
     let extra = agreed.flags & !flag::CRC;
     let reply = agreed.flags(extra | (flag::CRC * wish));
     b.answer(&mut wire, &request, &reply)?;
-    b.puppet.ask(&format!("send {} 10 -", wire.conn))?;
+    b.agent.ask(&format!("send {} 10 -", wire.conn))?;
     wire.expect_send(10)?;
     if setting == 1 || wish == 1 {
         wire.put(&send(1, b"x").bad_crc(1))?;
@@ -563,12 +563,12 @@ fn crc(b: &mut Bench<'_>, setting: u32, wish: u8) -> Outcome {
 
 fn revision_1_by_setting(b: &mut Bench<'_>) -> Outcome {
     b.setting("mpa_rev", 1)?;
-    b.puppet.data(b"rev 1")?;
+    b.agent.data(b"rev 1")?;
     let (mut wire, request) = b.called()?;
     let expected = Start::request(1, b"rev 1").plus_flags(flag::FEATURES);
     require!(request == expected, "{request:?}");
     b.answer(&mut wire, &request, &Start::reply(1, &[]))?;
-    b.puppet.ask(&format!("send {} 4 -", wire.conn))?;
+    b.agent.ask(&format!("send {} 4 -", wire.conn))?;
     wire.expect_send(4)?;
     b.works(&mut wire)
 }
@@ -582,7 +582,7 @@ fn send_with_immediate_is_offered_by_setting(b: &mut Bench<'_>) -> Outcome {
         require!(flags == value as u8, "{flags:#x} with the setting {value}");
         let reply = reply_to(&request, &[]).plus_flags(bits);
         b.answer(&mut wire, &request, &reply)?;
-        b.puppet.ask(&format!("sendimm {} 5 7 -", wire.conn))?;
+        b.agent.ask(&format!("sendimm {} 5 7 -", wire.conn))?;
         let got = wire.get()?;
         if value == 1 && bits & 3 == 2 {
             require!(
@@ -621,8 +621,8 @@ fn without_peer_to_peer_no_rtr_comes(b: &mut Bench<'_>) -> Outcome {
     let (mut wire, request) = b.called()?;
     require!(is_enhanced(&request), "{request:?}");
     wire.put(&reply_to(&request, &[]).octets())?;
-    b.puppet.wait(&format!("established {}", wire.conn))?;
+    b.agent.wait(&format!("established {}", wire.conn))?;
     wire.silent()?;
-    b.puppet.ask(&format!("send {} 4 -", wire.conn))?;
+    b.agent.ask(&format!("send {} 4 -", wire.conn))?;
     wire.expect_send(4).map(drop)
 }

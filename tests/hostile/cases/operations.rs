@@ -100,7 +100,7 @@ const AT: u64 = 4096;
 
 /// Has the device add `value`; returns the identifier and the Atomic Request.
 fn pending(b: &mut Bench<'_>, wire: &mut Wire, value: u64) -> Outcome<(u32, Segment)> {
-    b.puppet.ask(&format!(
+    b.agent.ask(&format!(
         "add {} {} {SINK_AT} 8 {AT} {KEY} - {value}",
         wire.conn,
         b.ram.number()
@@ -128,8 +128,8 @@ fn frames_of_atomics_of_the_device(b: &mut Bench<'_>) -> Outcome {
     let (conn, ram) = (wire.conn, b.ram.number());
     let add = format!("add {conn} {ram} {SINK_AT} 8 4096 77 - {}", u64::MAX);
     let swap = format!("swap {conn} {ram} {SINK_AT} 8 8 {} - 5 6", 0xfeed_beef_u32);
-    b.puppet.ask(&add)?;
-    b.puppet.ask(&swap)?;
+    b.agent.ask(&add)?;
+    b.agent.ask(&swap)?;
     let (first, second) = (wire.get()?, wire.get()?);
     let (one, two) = (identifier_of(&first.0), identifier_of(&second.0));
     let want = fetch_add(77, 4096, u64::MAX, 0).named(one).segment(1);
@@ -152,14 +152,14 @@ fn swap_of_the_device(b: &mut Bench<'_>) -> Outcome {
         let mut wire = b.begun()?;
         b.clean()?;
         let rest = format!("{} {} {SINK_AT} 8 {AT} {KEY} -", wire.conn, b.ram.number());
-        b.puppet.ask(&format!("exchange {rest} 5"))?;
+        b.agent.ask(&format!("exchange {rest} 5"))?;
         let got = wire.get()?;
         let identifier = identifier_of(&got.0);
         let want = sent.named(identifier).segment(1);
         require!(got.0 == want, "{}", got.describe());
         wire.send(&[answer(1, identifier, 7)])?;
         brought(b, &wire, &7u64.to_ne_bytes())?;
-        b.puppet.ask(&format!("swap {rest} 5 0"))?;
+        b.agent.ask(&format!("swap {rest} 5 0"))?;
         let got = wire.get()?;
         let named = compare_swap(KEY, AT, (5, all), (0, all)).named(identifier_of(&got.0));
         require!(got.0 == named.segment(2), "{}", got.describe());
@@ -183,10 +183,10 @@ fn atomic_of_the_device(b: &mut Bench<'_>) -> Outcome {
 fn atomics_are_sent_in_posted_order(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     let (conn, ram) = (wire.conn, b.ram.number());
-    b.puppet.ask(&format!("add {conn} {ram} 0 8 8 77 - 1"))?;
-    b.puppet.ask(&format!("read {conn} {ram} 8 8 16 77 -"))?;
-    b.puppet.ask(&format!("send {conn} 9 -"))?;
-    b.puppet
+    b.agent.ask(&format!("add {conn} {ram} 0 8 8 77 - 1"))?;
+    b.agent.ask(&format!("read {conn} {ram} 8 8 16 77 -"))?;
+    b.agent.ask(&format!("send {conn} 9 -"))?;
+    b.agent
         .ask(&format!("swap {conn} {ram} 16 8 24 77 - 1 2"))?;
     let ops = [
         (op::ATOMIC_REQUEST, 1),
@@ -202,7 +202,7 @@ fn atomics_are_sent_in_posted_order(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn no_more_atomics_than_granted(b: &mut Bench<'_>) -> Outcome {
-    b.puppet.set(&[("ord", 8)])?;
+    b.agent.set(&[("ord", 8)])?;
     for granted in [1, 3] {
         let mut wire = b.connect_by(&Start::enhanced(Depths::new(granted, 4), &[]))?;
         wire.send(&[write(0, 0, &[])])?;
@@ -210,7 +210,7 @@ fn no_more_atomics_than_granted(b: &mut Bench<'_>) -> Outcome {
         for i in 0..8 {
             // Reads and atomic operations count alike against the depth.
             let command = if i % 2 == 0 { "add" } else { "read" };
-            b.puppet
+            b.agent
                 .ask(&format!("{command} {conn} {ram} {} 8 8 77 - 1", i * 8))?;
         }
         let mut asked = Vec::new();
@@ -231,7 +231,7 @@ fn no_more_atomics_than_granted(b: &mut Bench<'_>) -> Outcome {
             if i + granted < 8 {
                 asked.push(wire.get()?);
             }
-            b.puppet.wait(&format!("wc {conn} send * success 8"))?;
+            b.agent.wait(&format!("wc {conn} send * success 8"))?;
         }
         wire.nothing_waits()?;
     }
@@ -242,9 +242,9 @@ fn answers_to_reads_and_atomics_of_the_device(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     let (conn, ram) = (wire.conn, b.ram.number());
     b.clean()?;
-    b.puppet.ask(&format!("read {conn} {ram} 0 16 8 77 -"))?;
-    b.puppet.ask(&format!("add {conn} {ram} 16 8 8 77 - 1"))?;
-    b.puppet.ask(&format!("read {conn} {ram} 24 8 8 77 -"))?;
+    b.agent.ask(&format!("read {conn} {ram} 0 16 8 77 -"))?;
+    b.agent.ask(&format!("add {conn} {ram} 16 8 8 77 - 1"))?;
+    b.agent.ask(&format!("read {conn} {ram} 24 8 8 77 -"))?;
     let (first, second, third) = (wire.get()?, wire.get()?, wire.get()?);
     let (first, third) = (first.read(), third.read());
     wire.send(&[
@@ -254,10 +254,10 @@ fn answers_to_reads_and_atomics_of_the_device(b: &mut Bench<'_>) -> Outcome {
         read_response(third.sink, third.sink_to, &[4; 8]),
     ])?;
     for len in [16, 8, 8] {
-        b.puppet.wait(&format!("wc {conn} send * success {len}"))?;
+        b.agent.wait(&format!("wc {conn} send * success {len}"))?;
     }
     let region = b.ram;
-    let memory = b.puppet.peek(&region, 0, 32)?;
+    let memory = b.agent.peek(&region, 0, 32)?;
     let want: Vec<u8> = [1, 2, 3, 4].iter().flat_map(|n| [*n; 8]).collect();
     require!(memory == want, "{}", hex(&memory));
     Ok(())
@@ -272,7 +272,7 @@ fn sends_complete_behind_atomics(b: &mut Bench<'_>) -> Outcome {
 fn fenced_send_waits_for_the_atomic(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     let (identifier, _) = pending(b, &mut wire, 1)?;
-    b.puppet.ask(&format!("send {} 10 f", wire.conn))?;
+    b.agent.ask(&format!("send {} 10 f", wire.conn))?;
     wire.nothing_waits()?;
     wire.send(&[answer(1, identifier, 7)])?;
     wire.expect_send(10).map(drop)
@@ -406,11 +406,11 @@ fn write_with_immediate_data_of_the_device(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     let data = pattern(5000);
     let region = b.ram;
-    b.puppet.poke(&region, 0, &data)?;
+    b.agent.poke(&region, 0, &data)?;
     let (conn, ram) = (wire.conn, b.ram.number());
     for (msn, (len, flags)) in (1..).zip([(0, "-"), (8, "s"), (5000, "-"), (1442, "u")]) {
         let value = 0x1234_5670 + msn;
-        b.puppet
+        b.agent
             .ask(&format!("imm {conn} {ram} 0 {len} 99 77 {flags} {value}"))?;
         let (first, got) = wire.message()?;
         require!(
@@ -428,7 +428,7 @@ fn write_with_immediate_data_of_the_device(b: &mut Bench<'_>) -> Outcome {
         if flags != "u" {
             b.completed(&wire, "success")?;
         }
-        b.puppet.none_yet(&format!("wc {conn} send"))?;
+        b.agent.none_yet(&format!("wc {conn} send"))?;
     }
     Ok(())
 }
@@ -436,10 +436,10 @@ fn write_with_immediate_data_of_the_device(b: &mut Bench<'_>) -> Outcome {
 fn immediate_data_of_the_device_keeps_its_place(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     let (conn, ram) = (wire.conn, b.ram.number());
-    b.puppet.ask(&format!("send {conn} 5 -"))?;
-    b.puppet.ask(&format!("imm {conn} {ram} 0 8 99 77 - 7"))?;
-    b.puppet.ask(&format!("send {conn} 6 -"))?;
-    b.puppet.ask(&format!("imm {conn} {ram} 0 0 99 77 - 8"))?;
+    b.agent.ask(&format!("send {conn} 5 -"))?;
+    b.agent.ask(&format!("imm {conn} {ram} 0 8 99 77 - 7"))?;
+    b.agent.ask(&format!("send {conn} 6 -"))?;
+    b.agent.ask(&format!("imm {conn} {ram} 0 0 99 77 - 8"))?;
     let ops = [
         op::SEND,
         op::WRITE,
@@ -459,11 +459,11 @@ fn immediate_data_of_the_device_keeps_its_place(b: &mut Bench<'_>) -> Outcome {
     }
     let mut last = String::new();
     for _ in 0..4 {
-        let event = b.puppet.wait(&format!("wc {conn} send * success"))?;
+        let event = b.agent.wait(&format!("wc {conn} send * success"))?;
         require!(event[3] > last, "{} behind {last}", event.join(" "));
         last.clone_from(&event[3]);
     }
-    b.puppet.none_yet(&format!("wc {conn} send"))
+    b.agent.none_yet(&format!("wc {conn} send"))
 }
 
 fn empty_send_with_immediate_is_immediate_data(b: &mut Bench<'_>) -> Outcome {
@@ -475,8 +475,8 @@ fn empty_send_with_immediate_is_immediate_data(b: &mut Bench<'_>) -> Outcome {
         ("u", op::IMMEDIATE),
     ];
     for (msn, (flags, opcode)) in (1..).step_by(2).zip(list) {
-        b.puppet.ask(&format!("sendimm {conn} 0 {msn} {flags}"))?;
-        b.puppet.ask(&format!("send {conn} 5 -"))?;
+        b.agent.ask(&format!("sendimm {conn} 0 {msn} {flags}"))?;
+        b.agent.ask(&format!("send {conn} 5 -"))?;
         let value = u32::to_be_bytes(msn);
         wire.expect(&immediate(msn, value).opcode(opcode))?;
         let got = wire.get()?;
@@ -487,10 +487,10 @@ fn empty_send_with_immediate_is_immediate_data(b: &mut Bench<'_>) -> Outcome {
         );
         // Both complete as Sends with their octets, in order.
         if flags != "u" {
-            b.puppet.wait(&format!("wc {conn} send * success 0"))?;
+            b.agent.wait(&format!("wc {conn} send * success 0"))?;
         }
-        b.puppet.wait(&format!("wc {conn} send * success 5"))?;
-        b.puppet.none_yet(&format!("wc {conn}"))?;
+        b.agent.wait(&format!("wc {conn} send * success 5"))?;
+        b.agent.none_yet(&format!("wc {conn}"))?;
     }
     Ok(())
 }
@@ -498,7 +498,7 @@ fn empty_send_with_immediate_is_immediate_data(b: &mut Bench<'_>) -> Outcome {
 fn send_with_immediate_and_payload_is_refused(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     let conn = wire.conn;
-    b.puppet.ask(&format!("sendimm {conn} 1 7 -"))?;
+    b.agent.ask(&format!("sendimm {conn} 1 7 -"))?;
     b.completed(&wire, "loc_qp_op")?;
     let got = wire.get()?;
     require!(
@@ -511,13 +511,13 @@ fn send_with_immediate_and_payload_is_refused(b: &mut Bench<'_>) -> Outcome {
 
 /// Checks that the program sees Immediate Data, and that the receive's buffer is unchanged.
 fn told(b: &mut Bench<'_>, wire: &Wire, len: usize, value: [u8; 4]) -> Outcome {
-    let event = b.puppet.wait(&format!(
+    let event = b.agent.wait(&format!(
         "wc {} imm * success {len} {}",
         wire.conn,
         hex(&value)
     ))?;
     let at = b
-        .puppet
+        .agent
         .ask(&format!("recvodd {} {}", wire.conn, event[3]))?;
     require!(at == "-1", "the receive buffer was written to at {at}");
     Ok(())
@@ -543,7 +543,7 @@ fn immediate_data_takes_a_receive(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn immediate_data_takes_a_receive_without_room(b: &mut Bench<'_>) -> Outcome {
-    b.puppet.set(&[("recv_len", 0)])?;
+    b.agent.set(&[("recv_len", 0)])?;
     let mut wire = b.connect()?;
     wire.send(&[immediate(1, *b"abcd")])?;
     told(b, &wire, 0, *b"abcd")
@@ -606,7 +606,7 @@ fn immediate_data_that_loses_octets_is_counted(b: &mut Bench<'_>) -> Outcome {
 
 fn immediate_data_without_a_receive(b: &mut Bench<'_>) -> Outcome {
     b.setting("receive_wait", 0)?;
-    b.puppet.set(&[("recvs", 0)])?;
+    b.agent.set(&[("recvs", 0)])?;
     for opcode in [op::IMMEDIATE, op::IMMEDIATE_SE] {
         let mut wire = b.connect()?;
         let bad = immediate(1, *b"abcd").opcode(opcode);
@@ -619,7 +619,7 @@ fn refused_immediate_data_of_the_device(b: &mut Bench<'_>) -> Outcome {
     // The Write completes when TCP has accepted it; the request behind it is flushed.
     let mut wire = b.begun()?;
     let (conn, ram) = (wire.conn, b.ram.number());
-    b.puppet.ask(&format!("imm {conn} {ram} 0 8 99 77 - 7"))?;
+    b.agent.ask(&format!("imm {conn} {ram} 0 8 99 77 - 7"))?;
     wire.get()?;
     let got = wire.get()?;
     b.completed(&wire, "success")?;

@@ -145,7 +145,7 @@ fn post(b: &mut Bench<'_>, wire: &Wire, kind: Kind, len: u32, flag: &str) -> Out
         Kind::Atomic => format!("add {conn} {ram} {sink} 8 64 77 {flag} 1"),
         Kind::Imm => format!("imm {conn} {ram} 0 {len} 64 77 {flag} {len}"),
     };
-    [posted.id] = b.puppet.numbers(&command)?;
+    [posted.id] = b.agent.numbers(&command)?;
     Ok(posted)
 }
 
@@ -190,7 +190,7 @@ fn of_the_device(b: &mut Bench<'_>, (first, flag): (Kind, &'static str), later: 
         }
     }
     expect_completions(b, &completions, &mut due)?;
-    b.puppet.none_yet(&completions)?;
+    b.agent.none_yet(&completions)?;
     both.iter().try_for_each(|posted| has_brought(b, posted))
 }
 
@@ -217,7 +217,7 @@ fn frames_of(wire: &mut Wire, posted: &Posted) -> Outcome<Got> {
 
 fn expect_completions(b: &mut Bench<'_>, pattern: &str, due: &mut Vec<&Posted>) -> Outcome {
     for posted in due.drain(..) {
-        let event = b.puppet.wait(pattern)?;
+        let event = b.agent.wait(pattern)?;
         let len = match posted.kind {
             Kind::Atomic => 8,
             Kind::Send | Kind::Write | Kind::Read | Kind::Imm => posted.len,
@@ -237,7 +237,7 @@ fn expect_completions(b: &mut Bench<'_>, pattern: &str, due: &mut Vec<&Posted>) 
 
 fn has_brought(b: &mut Bench<'_>, posted: &Posted) -> Outcome {
     let (ram, want) = (b.ram, posted.brings());
-    let memory = b.puppet.peek(&ram, posted.sink(), want.len())?;
+    let memory = b.agent.peek(&ram, posted.sink(), want.len())?;
     require!(memory == want, "{} instead of {}", hex(&memory), hex(&want));
     Ok(())
 }
@@ -314,7 +314,7 @@ impl Script {
 fn of_the_peer(b: &mut Bench<'_>, first: Kind, later: Kind) -> Outcome {
     let mut wire = b.connect()?;
     let ram = b.ram;
-    b.puppet.poke(&ram, 0, &0_u64.to_ne_bytes())?;
+    b.agent.poke(&ram, 0, &0_u64.to_ne_bytes())?;
     let mut script = Script::default();
     for kind in [first, later, Kind::Send] {
         script.add(b, kind);
@@ -328,19 +328,19 @@ fn of_the_peer(b: &mut Bench<'_>, first: Kind, later: Kind) -> Outcome {
         let found = got.data().last_chunk() == Some(&found_by(first, script.written));
         saw_later = later == Kind::Write && got.0 != *want && found;
         require!(saw_later || got.0 == *want, "{}", got.describe());
-        b.puppet.ask(&format!("poll {}", wire.conn))?;
+        b.agent.ask(&format!("poll {}", wire.conn))?;
         let completed = script.told.len() - told.len();
         for want in told.by_ref().take(behind.saturating_sub(completed)) {
-            is(&b.puppet.now(&format!("wc {}", wire.conn))?, want)?;
+            is(&b.agent.now(&format!("wc {}", wire.conn))?, want)?;
         }
     }
     for want in told {
-        is(&b.puppet.wait(&format!("wc {}", wire.conn))?, want)?;
+        is(&b.agent.wait(&format!("wc {}", wire.conn))?, want)?;
     }
     if saw_later && first == Kind::Atomic {
         script.word = script.word.wrapping_add(1);
     }
-    let memory = b.puppet.peek(&ram, 0, 8)?;
+    let memory = b.agent.peek(&ram, 0, 8)?;
     require!(
         memory == script.word.to_ne_bytes(),
         "{memory:02x?} instead of {:#x}",

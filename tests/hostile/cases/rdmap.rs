@@ -215,7 +215,7 @@ pub(super) fn cases() -> Vec<Case> {
             "RDMAP-89 DDP-70",
             move |b| {
                 b.setting("receive_wait", 0)?;
-                b.puppet.set(&[("recvs", 0)])?;
+                b.agent.set(&[("recvs", 0)])?;
                 let mut wire = b.connect()?;
                 let bad = send(1, b"x").opcode(opcode).inv(b.ram.key);
                 b.refuses(&mut wire, code::NO_BUFFER, &bad)
@@ -248,7 +248,7 @@ fn invalidate_uses_stag_of_the_last_segment(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     let segment = |data| send(1, data).opcode(op::SEND_INV).inv(b.ram.key);
     wire.send(&[segment(b"ab").more()])?;
-    b.puppet.none(&format!("event {}", wire.conn))?;
+    b.agent.none(&format!("event {}", wire.conn))?;
     let bad = segment(b"cd").mo(2);
     b.refuses(&mut wire, code::CANNOT_INVALIDATE, &bad)?;
     b.receives_end(&wire, &["rem_inv_req", "flushed", "flushed", "flushed"])

@@ -11,6 +11,7 @@ use super::{
     Case, //
 };
 use crate::{
+    agent::access,
     bench::Bench,
     frame::{
         op,
@@ -24,7 +25,6 @@ use crate::{
         Segment,
         Start, //
     },
-    puppet::access,
     wire::{
         require,
         Outcome,
@@ -217,7 +217,7 @@ fn read_requests_are_answered(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     let data = pattern(8192);
     let ram = b.ram;
-    b.puppet.poke(&ram, 0, &data)?;
+    b.agent.poke(&ram, 0, &data)?;
     for (offset, size) in [
         (0, 1),
         (1, 7),
@@ -271,7 +271,7 @@ fn read_response_repeats_the_sink_unchecked(b: &mut Bench<'_>) -> Outcome {
 fn reserved_bits_of_a_read_request_are_ignored(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     let ram = b.ram;
-    b.puppet.poke(&ram, 0, b"also")?;
+    b.agent.poke(&ram, 0, b"also")?;
     for (ddp, rdmap) in [(15, 0), (0, 3), (15, 3)] {
         let msn = wire.next_read();
         wire.send(&[read(msn, 4, ram.key, ram.at)
@@ -300,15 +300,15 @@ fn empty_read_needs_no_stag(b: &mut Bench<'_>) -> Outcome {
 
 /// Returns a connection whose peer reads slowly, with this inbound depth for Reads.
 pub(super) fn slow_reader(b: &mut Bench<'_>, ird: u16) -> Outcome<Wire> {
-    b.puppet.set(&[("ird", ird.into())])?;
+    b.agent.set(&[("ird", ird.into())])?;
     let mut wire = b.open()?;
     wire.window(8192)?;
     let reply = wire.start(&Start::enhanced(Depths::new(4, ird), &[]))?;
     let granted = reply.depths().map(|depths| depths.ird);
     require!(granted == Some(ird), "IRD {granted:?}");
-    let event = b.puppet.wait("request")?;
+    let event = b.agent.wait("request")?;
     wire.conn = event[1].parse().unwrap_or(u32::MAX);
-    b.puppet.wait(&format!("established {}", wire.conn))?;
+    b.agent.wait(&format!("established {}", wire.conn))?;
     Ok(wire)
 }
 
@@ -338,7 +338,7 @@ fn answers(wire: &mut Wire, msn: u32, size: u32) -> Outcome {
 fn empty_read_behind_other_work(b: &mut Bench<'_>) -> Outcome {
     let mut wire = slow_reader(b, 3)?;
     let large = b.large;
-    b.puppet.poke(&large, 0, b"head")?;
+    b.agent.poke(&large, 0, b"head")?;
     wire.send(&[
         numbered(b, 1, 1 << 20),
         read(2, 0, 0, 0),
@@ -395,14 +395,14 @@ fn one_read_more_than_granted(b: &mut Bench<'_>) -> Outcome {
         let reads: Vec<Segment> = (1..=count).map(|msn| numbered(b, msn, 1 << 21)).collect();
         wire.send(&reads)?;
         let bad = &reads[reads.len() - 1];
-        b.puppet.wait(&format!("event {} QP_REQ_ERR", wire.conn))?;
+        b.agent.wait(&format!("event {} QP_REQ_ERR", wire.conn))?;
         wire.expect_terminate_behind(op::READ_RESPONSE, &code::NO_BUFFER.answer(bad))?;
     }
     Ok(())
 }
 
 fn reads_where_none_was_granted(b: &mut Bench<'_>) -> Outcome {
-    b.puppet.set(&[("ird", 0)])?;
+    b.agent.set(&[("ird", 0)])?;
     let mut wire = b.connect_by(&Start::enhanced(Depths::new(1, 0), &[]))?;
     let bad = read(1, 0, 0, 0);
     b.refuses(&mut wire, code::NO_BUFFER, &bad)
@@ -436,10 +436,10 @@ fn sends_are_taken_while_a_response_is_under_way(b: &mut Bench<'_>) -> Outcome {
 
 fn region_released_between_reads(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
-    let region = b.puppet.region(4096, access::ALL, 0)?;
+    let region = b.agent.region(4096, access::ALL, 0)?;
     wire.send(&[read(1, 4, region.key, region.at)])?;
     wire.expect(&response(&[0; 4]))?;
-    b.puppet.ask(&format!("dereg {}", region.number()))?;
+    b.agent.ask(&format!("dereg {}", region.number()))?;
     b.refuses(
         &mut wire,
         code::SOURCE_STAG,
@@ -451,7 +451,7 @@ fn region_released_inside_a_response(b: &mut Bench<'_>) -> Outcome {
     // The Terminate quotes the remainder of the Read.
     let mut wire = slow_reader(b, 1)?;
     let size = 1 << 24;
-    let region = b.puppet.region(size, access::ALL, 0)?;
+    let region = b.agent.region(size, access::ALL, 0)?;
     let asked = Read {
         sink: 9,
         sink_to: 1000,
@@ -461,7 +461,7 @@ fn region_released_inside_a_response(b: &mut Bench<'_>) -> Outcome {
     };
     wire.send(&[asked.segment(1)])?;
     let first = wire.get()?;
-    b.puppet.ask(&format!("dereg {}", region.number()))?;
+    b.agent.ask(&format!("dereg {}", region.number()))?;
     let mut sent = first.data().len() as u64;
     let last = loop {
         let got = wire.get()?;
@@ -480,7 +480,7 @@ fn region_released_inside_a_response(b: &mut Bench<'_>) -> Outcome {
     let want = code::SOURCE_STAG.answer(&rest.segment(1));
     require!(last.0 == want, "{} behind {sent} octets", last.describe());
     wire.ends(crate::wire::End::Graceful)?;
-    b.puppet
+    b.agent
         .wait(&format!("event {} QP_ACCESS_ERR", wire.conn))
         .map(drop)
 }
@@ -491,7 +491,7 @@ fn fault_in_the_middle_of_a_response(b: &mut Bench<'_>) -> Outcome {
     wire.get()?;
     let bad = write(b.ram.key ^ 1, b.ram.at, b"x");
     wire.send(std::slice::from_ref(&bad))?;
-    b.puppet
+    b.agent
         .wait(&format!("event {} QP_ACCESS_ERR", wire.conn))?;
     let octets = wire.expect_terminate_behind(op::READ_RESPONSE, &code::STAG.answer(&bad))?;
     require!(octets < 1 << 21, "the whole Response went out first");
@@ -500,7 +500,7 @@ fn fault_in_the_middle_of_a_response(b: &mut Bench<'_>) -> Outcome {
 
 fn read_up_to_the_last_octet(b: &mut Bench<'_>) -> Outcome {
     for len in [1, 63, 4095, 4097] {
-        let region = b.puppet.region(len, access::ALL, 0)?;
+        let region = b.agent.region(len, access::ALL, 0)?;
         let mut wire = b.connect()?;
         wire.send(&[read(1, len as u32, region.key, region.at)])?;
         let (_, data) = wire.message()?;

@@ -82,7 +82,7 @@ fn frames_of_sends(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     let list = [(0, "-"), (1, "-"), (2, "s"), (3, "u"), (4, "-"), (100, "s")];
     for (msn, (len, flags)) in (1..).zip(list) {
-        b.puppet.ask(&format!("send {} {len} {flags}", wire.conn))?;
+        b.agent.ask(&format!("send {} {len} {flags}", wire.conn))?;
         let got = wire.get()?;
         let opcode = if flags == "s" { op::SEND_SE } else { op::SEND };
         let want = send(msn, got.data()).opcode(opcode);
@@ -98,7 +98,7 @@ fn frames_of_sends(b: &mut Bench<'_>) -> Outcome {
 fn frame_of_send_with_invalidate(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     for (msn, (flags, opcode)) in (1..).zip([("-", op::SEND_INV), ("s", op::SEND_SE_INV)]) {
-        b.puppet
+        b.agent
             .ask(&format!("sendinv {} 5 0x12345678 {flags}", wire.conn))?;
         let got = wire.get()?;
         let want = send(msn, got.data()).opcode(opcode).inv(0x1234_5678);
@@ -111,7 +111,7 @@ fn frame_of_send_with_invalidate(b: &mut Bench<'_>) -> Outcome {
 fn long_messages_are_segmented(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     for (msn, len) in (1..).zip([1442, 1443, 1460, 5000, 100_000, 1 << 20]) {
-        b.puppet.ask(&format!("send {} {len} -", wire.conn))?;
+        b.agent.ask(&format!("send {} {len} -", wire.conn))?;
         let (first, data) = wire.message()?;
         let want = send(msn, first.data());
         require!(
@@ -128,9 +128,9 @@ fn frames_of_a_write(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     let data = pattern(8192);
     let ram = b.ram;
-    b.puppet.poke(&ram, 0, &data)?;
+    b.agent.poke(&ram, 0, &data)?;
     let to = u64::MAX - 5999;
-    b.puppet.ask(&format!(
+    b.agent.ask(&format!(
         "write {} {} 100 5000 {to} {} -",
         wire.conn,
         ram.number(),
@@ -150,9 +150,9 @@ fn messages_are_sent_in_posted_order(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     let (conn, ram) = (wire.conn, b.ram.number());
     for to in [1, 2, 3] {
-        b.puppet.ask(&format!("write {conn} {ram} 0 8 {to} 77 -"))?;
-        b.puppet.ask(&format!("send {conn} 9 -"))?;
-        b.puppet.ask(&format!("read {conn} {ram} 0 8 {to} 77 -"))?;
+        b.agent.ask(&format!("write {conn} {ram} 0 8 {to} 77 -"))?;
+        b.agent.ask(&format!("send {conn} 9 -"))?;
+        b.agent.ask(&format!("read {conn} {ram} 0 8 {to} 77 -"))?;
     }
     for n in [1, 2, 3] {
         let (write, send, read) = (wire.get()?, wire.get()?, wire.get()?);
@@ -177,7 +177,7 @@ fn messages_are_sent_in_posted_order(b: &mut Bench<'_>) -> Outcome {
 
 fn empty_write_of_the_device(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
-    b.puppet.ask(&format!(
+    b.agent.ask(&format!(
         "write {} {} 0 0 77 88 -",
         wire.conn,
         b.ram.number()
@@ -188,7 +188,7 @@ fn empty_write_of_the_device(b: &mut Bench<'_>) -> Outcome {
 
 /// Takes a Read Request of the device, whose octets go to [`SINK_AT`].
 fn pending(b: &mut Bench<'_>, wire: &mut Wire, size: u32) -> Outcome<(Read, u32, Segment)> {
-    b.puppet.ask(&format!(
+    b.agent.ask(&format!(
         "read {} {} {SINK_AT} {size} 4096 77 -",
         wire.conn,
         b.ram.number()
@@ -222,7 +222,7 @@ fn read_of_the_device(b: &mut Bench<'_>) -> Outcome {
         let (read, number, _) = pending(b, &mut wire, 64)?;
         require!(number == msn, "MSN {number} instead of {msn}");
         wire.send(&[part(&read, 0, &data[..10]).more()])?;
-        b.puppet.none(&format!("wc {}", wire.conn))?;
+        b.agent.none(&format!("wc {}", wire.conn))?;
         wire.send(&[part(&read, 10, &data[10..])])?;
         brought(b, &wire, &data)?;
     }
@@ -235,7 +235,7 @@ fn read_response_octet_by_octet(b: &mut Bench<'_>) -> Outcome {
     let (read, ..) = pending(b, &mut wire, 20)?;
     let octets = part(&read, 0, &pattern(20)).fpdu();
     wire.trickle(&octets[..octets.len() - 1])?;
-    b.puppet.none(&format!("wc {}", wire.conn))?;
+    b.agent.none(&format!("wc {}", wire.conn))?;
     b.untouched()?;
     wire.put(&octets[octets.len() - 1..])?;
     brought(b, &wire, &pattern(20))
@@ -259,7 +259,7 @@ fn empty_read_response_with_any_stag(b: &mut Bench<'_>) -> Outcome {
     for (stag, to) in [(0x1234_5678, 99), (0, 0), (u32::MAX, u64::MAX)] {
         pending(b, &mut wire, 0)?;
         wire.send(&[read_response(stag, to, &[])])?;
-        b.puppet
+        b.agent
             .wait(&format!("wc {} send * success 0", wire.conn))?;
     }
     Ok(())
@@ -278,9 +278,9 @@ fn second_read_answered_first(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     let (number, second) = (b.ram.number(), b.no_write.number());
     b.clean()?;
-    b.puppet
+    b.agent
         .ask(&format!("read {} {number} 0 8 0 77 -", wire.conn))?;
-    b.puppet
+    b.agent
         .ask(&format!("read {} {second} 0 8 0 77 -", wire.conn))?;
     wire.get()?;
     let later = wire.get()?.read();
@@ -290,12 +290,12 @@ fn second_read_answered_first(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn no_more_reads_than_granted(b: &mut Bench<'_>) -> Outcome {
-    b.puppet.set(&[("ord", 8)])?;
+    b.agent.set(&[("ord", 8)])?;
     for granted in [1, 3] {
         let mut wire = b.connect_by(&Start::enhanced(Depths::new(granted, 4), &[]))?;
         wire.send(&[write(0, 0, &[])])?;
         for i in 0..8 {
-            b.puppet.ask(&format!(
+            b.agent.ask(&format!(
                 "read {} {} {} 8 {i} 77 -",
                 wire.conn,
                 b.ram.number(),
@@ -312,7 +312,7 @@ fn no_more_reads_than_granted(b: &mut Bench<'_>) -> Outcome {
             if i + granted < 8 {
                 asked.push(wire.get()?.read());
             }
-            b.puppet
+            b.agent
                 .wait(&format!("wc {} send * success 8", wire.conn))?;
         }
         wire.nothing_waits()?;
@@ -330,7 +330,7 @@ fn read_to_peer_that_takes_none_fails_at_once(b: &mut Bench<'_>) -> Outcome {
     ] {
         let mut wire = b.connect_by(&Start::enhanced(Depths::new(0, 4), &[]))?;
         wire.send(&[write(0, 0, &[])])?;
-        b.puppet
+        b.agent
             .ask(&request.replace("WIRE", &wire.conn.to_string()))?;
         refused_here(b, &mut wire, "loc_qp_op")?;
     }
@@ -342,7 +342,7 @@ fn queue_drains_until_the_read_is_answered(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     let (read, ..) = pending(b, &mut wire, 64)?;
     drains(b, &wire, "0")?;
-    b.puppet.ask(&format!("disconnect {}", wire.conn))?;
+    b.agent.ask(&format!("disconnect {}", wire.conn))?;
     drains(b, &wire, "1")?;
     wire.send(&[part(&read, 0, &[7; 64])])?;
     b.completed(&wire, "success")?;
@@ -353,7 +353,7 @@ fn queue_drains_until_the_read_is_answered(b: &mut Bench<'_>) -> Outcome {
 
 /// Checks what a query of the program says of its send queue.
 fn drains(b: &mut Bench<'_>, wire: &Wire, want: &str) -> Outcome {
-    let got = b.puppet.ask(&format!("draining {}", wire.conn))?;
+    let got = b.agent.ask(&format!("draining {}", wire.conn))?;
     require!(got == want, "sq_draining is {got}, not {want}");
     Ok(())
 }
@@ -367,7 +367,7 @@ fn sends_complete_behind_reads(b: &mut Bench<'_>) -> Outcome {
 fn fenced_send_waits_for_the_read(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     let (read, ..) = pending(b, &mut wire, 64)?;
-    b.puppet.ask(&format!("send {} 10 f", wire.conn))?;
+    b.agent.ask(&format!("send {} 10 f", wire.conn))?;
     wire.nothing_waits()?;
     wire.send(&[part(&read, 0, &[7; 32]).more()])?;
     wire.silent()?;
@@ -421,7 +421,7 @@ fn octets_of_a_blocked_peer_arrive_later(b: &mut Bench<'_>) -> Outcome {
     wire.window(8192)?;
     let before = b.taken_by_tcp(&wire)?;
     for _ in 0..COUNT {
-        b.puppet.ask(&format!("send {} {LEN} -", wire.conn))?;
+        b.agent.ask(&format!("send {} {LEN} -", wire.conn))?;
     }
     // How many requests had completed when TCP had accepted this many octets.
     let mut told = 0;
@@ -429,8 +429,8 @@ fn octets_of_a_blocked_peer_arrive_later(b: &mut Bench<'_>) -> Outcome {
     let mut ends = vec![0];
     for i in 0..COUNT {
         if i % 4 == 0 {
-            b.puppet.ask(&format!("poll {}", wire.conn))?;
-            while let Ok(event) = b.puppet.now(&format!("wc {} send", wire.conn)) {
+            b.agent.ask(&format!("poll {}", wire.conn))?;
+            while let Ok(event) = b.agent.now(&format!("wc {} send", wire.conn)) {
                 require!(event[4] == "success", "{}", event.join(" "));
                 told += 1;
             }
@@ -464,11 +464,11 @@ fn octets_of_a_blocked_peer_arrive_later(b: &mut Bench<'_>) -> Outcome {
 fn fault_in_the_middle_of_a_send(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     wire.window(8192)?;
-    b.puppet.ask(&format!("send {} 4000000 -", wire.conn))?;
+    b.agent.ask(&format!("send {} 4000000 -", wire.conn))?;
     wire.get()?;
     let bad = write(b.ram.key ^ 1, b.ram.at, b"x");
     wire.send(std::slice::from_ref(&bad))?;
-    b.puppet
+    b.agent
         .wait(&format!("event {} QP_ACCESS_ERR", wire.conn))?;
     let octets = wire.expect_terminate_behind(op::SEND, &code::STAG.answer(&bad))?;
     require!(octets < 4_000_000 - 1500, "the whole Send went out first");
@@ -478,8 +478,8 @@ fn fault_in_the_middle_of_a_send(b: &mut Bench<'_>) -> Outcome {
 fn fault_fails_requests_under_way(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     pending(b, &mut wire, 64)?;
-    b.puppet.ask(&format!("send {} 10 f", wire.conn))?;
-    b.puppet.ask(&format!("send {} 20 f", wire.conn))?;
+    b.agent.ask(&format!("send {} 10 f", wire.conn))?;
+    b.agent.ask(&format!("send {} 20 f", wire.conn))?;
     let bad = send(9, b"x");
     wire.send(std::slice::from_ref(&bad))?;
     wire.expect_refusal(code::MSN, &bad)?;
@@ -510,7 +510,7 @@ fn writes_between_read_responses(b: &mut Bench<'_>) -> Outcome {
         part(&read, 0, &[7; 16]),
     ])?;
     brought(b, &wire, &[7; 16])?;
-    let memory = b.puppet.peek(&no_read, 0, 7)?;
+    let memory = b.agent.peek(&no_read, 0, 7)?;
     require!(memory == b"between", "{memory:?}");
     Ok(())
 }
@@ -526,12 +526,12 @@ fn buffers_changed_while_they_are_sent(b: &mut Bench<'_>) -> Outcome {
         (&*ram.to_string(), op::WRITE),
         (&*ram.to_string(), op::READ_RESPONSE),
     ] {
-        b.puppet.ask(&format!("scribble {whose}"))?;
+        b.agent.ask(&format!("overwrite {whose}"))?;
         for _ in 0..200 {
             match opcode {
-                op::SEND => b.puppet.ask(&format!("send {conn} {LEN} -")).map(drop)?,
+                op::SEND => b.agent.ask(&format!("send {conn} {LEN} -")).map(drop)?,
                 op::WRITE => b
-                    .puppet
+                    .agent
                     .ask(&format!("write {conn} {ram} 0 {LEN} 64 77 -"))
                     .map(drop)?,
                 _ => {
@@ -548,7 +548,7 @@ fn buffers_changed_while_they_are_sent(b: &mut Bench<'_>) -> Outcome {
             );
             changed += u32::from(data.iter().any(|octet| *octet != data[0]));
         }
-        b.puppet.ask("scribble off")?;
+        b.agent.ask("overwrite off")?;
     }
     // If no buffer was seen in the middle of a change, the test proves nothing.
     require!(

@@ -172,7 +172,7 @@ fn refused_request(b: &mut Bench<'_>, request: &Start) -> Outcome {
     let mut wire = b.open()?;
     wire.put(&request.octets())?;
     wire.ends(End::Any)?;
-    b.puppet.none_yet("request")
+    b.agent.none_yet("request")
 }
 
 fn responder_is_silent_until_asked(b: &mut Bench<'_>) -> Outcome {
@@ -191,7 +191,7 @@ fn plain_start_up(b: &mut Bench<'_>) -> Outcome {
         hex(&reply)
     );
     wire.silent()?;
-    b.puppet.wait("established").map(drop)
+    b.agent.wait("established").map(drop)
 }
 
 fn reserved_flags_are_neither_checked_nor_echoed(b: &mut Bench<'_>) -> Outcome {
@@ -220,8 +220,8 @@ fn send_with_immediate_is_taken_by_setting(b: &mut Bench<'_>) -> Outcome {
                 wire.conn,
                 hex(b"hello")
             );
-            b.puppet.wait(&told)?;
-            b.puppet
+            b.agent.wait(&told)?;
+            b.agent
                 .wait(&format!("wc {} recv+00000000 * success 0", wire.conn))?;
             b.works(&mut wire)?;
         } else {
@@ -247,7 +247,7 @@ fn enhanced_flag_means_nothing_in_revision_1(b: &mut Bench<'_>) -> Outcome {
         reply.rev == 1 && reply.flags == flag::CRC && reply.length == 0,
         "{reply:?}"
     );
-    b.puppet.wait(&format!("request * {}", hex(&data)))?;
+    b.agent.wait(&format!("request * {}", hex(&data)))?;
     b.works(&mut wire)
 }
 
@@ -261,7 +261,7 @@ fn request_octet_by_octet(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.open()?;
     wire.trickle(&Start::request(1, b"hello").octets())?;
     wire.start_frame()?;
-    b.puppet.wait(&format!("request * {}", hex(b"hello")))?;
+    b.agent.wait(&format!("request * {}", hex(b"hello")))?;
     b.works(&mut wire)
 }
 
@@ -272,7 +272,7 @@ fn request_in_two_pieces(b: &mut Bench<'_>) -> Outcome {
         wire.put(&octets[..cut])?;
         wire.put(&octets[cut..])?;
         wire.start_frame()?;
-        b.puppet.wait(&format!("request * {}", hex(b"hello")))?;
+        b.agent.wait(&format!("request * {}", hex(b"hello")))?;
     }
     Ok(())
 }
@@ -297,11 +297,11 @@ fn wrong_mpa_key_is_refused_before_the_rest(b: &mut Bench<'_>) -> Outcome {
 
 /// Sends octets behind the Request, which the Initiator may not do before the Reply.
 fn behind_the_request(b: &mut Bench<'_>, octets: &[u8]) -> Outcome {
-    b.puppet.set(&[("auto", 0)])?;
+    b.agent.set(&[("auto", 0)])?;
     let mut wire = b.open()?;
     wire.put(&[&Start::request(1, &[]).octets()[..], octets].concat())?;
     wire.ends(End::Any)?;
-    b.puppet.none_yet("established")
+    b.agent.none_yet("established")
 }
 
 fn fpdu_behind_the_request(b: &mut Bench<'_>) -> Outcome {
@@ -324,7 +324,7 @@ fn request_cut_off_by_the_end(b: &mut Bench<'_>) -> Outcome {
         wire.half_close()?;
         wire.ends(End::Any)?;
     }
-    b.puppet.none_yet("request")
+    b.agent.none_yet("request")
 }
 
 fn request_cut_off_by_a_reset(b: &mut Bench<'_>) -> Outcome {
@@ -334,29 +334,29 @@ fn request_cut_off_by_a_reset(b: &mut Bench<'_>) -> Outcome {
         wire.put(&octets[..len])?;
         wire.reset()?;
     }
-    b.puppet.none("request")
+    b.agent.none("request")
 }
 
 /// The peer goes before the program accepts; the connection fails.
 fn gone_before_the_answer(b: &mut Bench<'_>, reset: bool) -> Outcome {
-    b.puppet.set(&[("auto", 0)])?;
+    b.agent.set(&[("auto", 0)])?;
     let mut wire = b.open()?;
     wire.put(&Start::request(1, &[]).octets())?;
-    let conn = b.puppet.wait("request")?.swap_remove(1);
+    let conn = b.agent.wait("request")?.swap_remove(1);
     if reset {
         wire.reset()?;
     } else {
         wire.half_close()?;
         wire.ends(End::Any)?;
     }
-    let answer = b.puppet.try_ask(&format!("accept {conn}"))?;
+    let answer = b.agent.try_ask(&format!("accept {conn}"))?;
     if answer == "= ok" {
-        b.puppet.wait(&format!("disconnected {conn}"))?;
+        b.agent.wait(&format!("disconnected {conn}"))?;
         for _ in 0..RECEIVES {
-            b.puppet.wait(&format!("wc {conn} recv * flushed"))?;
+            b.agent.wait(&format!("wc {conn} recv * flushed"))?;
         }
     }
-    b.puppet.none_yet(&format!("wc {conn} recv * success"))
+    b.agent.none_yet(&format!("wc {conn} recv * success"))
 }
 
 fn end_behind_the_request(b: &mut Bench<'_>) -> Outcome {
@@ -381,9 +381,9 @@ fn reset_behind_the_reply(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn reject_carries_private_data(b: &mut Bench<'_>) -> Outcome {
-    b.puppet.set(&[("auto", 2)])?;
+    b.agent.set(&[("auto", 2)])?;
     for data in [&b""[..], b"n", b"no, thank you", &pattern(148)] {
-        b.puppet.data(data)?;
+        b.agent.data(data)?;
         let mut wire = b.open()?;
         wire.put(&Start::request(1, &[]).octets())?;
         let reply = wire.start_frame()?;
@@ -395,8 +395,8 @@ fn reject_carries_private_data(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn enhanced_reject_carries_private_data(b: &mut Bench<'_>) -> Outcome {
-    b.puppet.set(&[("auto", 2)])?;
-    b.puppet.data(b"no")?;
+    b.agent.set(&[("auto", 2)])?;
+    b.agent.data(b"no")?;
     let mut wire = b.open()?;
     wire.put(&Start::enhanced(Depths::new(1, 1), &[]).octets())?;
     let reply = wire.start_frame()?;
@@ -415,7 +415,7 @@ fn private_data(b: &mut Bench<'_>, request: &Start) -> Outcome {
     wire.start(request)?;
     let private = request.private();
     let handed_up = &private[..private.len().min(255)];
-    let event = b.puppet.wait("request")?;
+    let event = b.agent.wait("request")?;
     require!(
         event[2] == hex(handed_up),
         "{} octets came as {}",
@@ -426,7 +426,7 @@ fn private_data(b: &mut Bench<'_>, request: &Start) -> Outcome {
 }
 
 fn accepted_with(b: &mut Bench<'_>, data: &[u8]) -> Outcome {
-    b.puppet.data(data)?;
+    b.agent.data(data)?;
     for request in [
         Start::request(1, &[]),
         Start::enhanced(Depths::new(4, 4), &[]),
@@ -440,13 +440,13 @@ fn accepted_with(b: &mut Bench<'_>, data: &[u8]) -> Outcome {
 }
 
 fn enhanced_start_up(b: &mut Bench<'_>) -> Outcome {
-    b.puppet.set(&[("ird", 3), ("ord", 5)])?;
-    b.puppet.data(b"pd")?;
+    b.agent.set(&[("ird", 3), ("ord", 5)])?;
+    b.agent.data(b"pd")?;
     let mut wire = b.open()?;
     let reply = wire.start(&Start::enhanced(Depths::new(7, 2), b"ULP data"))?;
     // The program sees the peer's ORD as its inbound depth, and the peer's IRD as its outbound
     // depth.
-    b.puppet
+    b.agent
         .wait(&format!("request * {} 2 7", hex(b"ULP data")))?;
     require!(
         reply.rev == 2 && reply.flags == flag::CRC | flag::ENHANCED && reply.private() == b"pd",
@@ -471,7 +471,7 @@ fn enhanced_start_up(b: &mut Bench<'_>) -> Outcome {
 fn revision_2_without_enhanced_data(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.open()?;
     let reply = wire.start(&Start::request(2, b"just data"))?;
-    b.puppet.wait(&format!("request * {}", hex(b"just data")))?;
+    b.agent.wait(&format!("request * {}", hex(b"just data")))?;
     require!(
         reply.flags & flag::ENHANCED == 0,
         "enhanced Reply to a plain Request"
@@ -529,13 +529,13 @@ fn depths(b: &mut Bench<'_>, ird: u16, ord: u16) -> Outcome {
 
 /// Returns the number of the connection that has come up.
 pub(super) fn established(b: &Bench<'_>) -> Outcome<u32> {
-    let event = b.puppet.wait("established")?;
+    let event = b.agent.wait("established")?;
     Ok(event[1].parse().unwrap_or(u32::MAX))
 }
 
 fn responder_waits_for_the_first_fpdu(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
-    b.puppet.ask(&format!("send {} 100 -", wire.conn))?;
+    b.agent.ask(&format!("send {} 100 -", wire.conn))?;
     wire.silent()?;
     wire.silent()?;
     wire.send(&[write(0, 0, &[])])?;
@@ -544,7 +544,7 @@ fn responder_waits_for_the_first_fpdu(b: &mut Bench<'_>) -> Outcome {
 
 fn bad_first_fpdu_starts_no_sending(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
-    b.puppet.ask(&format!("send {} 100 -", wire.conn))?;
+    b.agent.ask(&format!("send {} 100 -", wire.conn))?;
     wire.put(&write(0, 0, &[]).bad_crc(1))?;
     wire.expect_terminate(&code::CRC.alone())?;
     b.failed(&wire, code::CRC)?;
@@ -553,7 +553,7 @@ fn bad_first_fpdu_starts_no_sending(b: &mut Bench<'_>) -> Outcome {
 
 fn empty_fpdu_as_the_first_one(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
-    b.puppet.ask(&format!("send {} 100 -", wire.conn))?;
+    b.agent.ask(&format!("send {} 100 -", wire.conn))?;
     wire.send(&[Segment::raw(vec![])])?;
     wire.expect_send(100).map(drop)
 }

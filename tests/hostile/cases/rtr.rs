@@ -89,7 +89,7 @@ fn ask_for_peer_to_peer(b: &Bench<'_>, offer: Rtr) -> Outcome<(Wire, Depths)> {
     let Some(got) = reply.depths() else {
         fail!("no enhanced data");
     };
-    let event = b.puppet.wait("request")?;
+    let event = b.agent.wait("request")?;
     wire.conn = event[1].parse().unwrap_or(u32::MAX);
     Ok((wire, got))
 }
@@ -119,7 +119,7 @@ fn peer_to_peer(b: &mut Bench<'_>, offer: Rtr) -> Outcome {
     if read_kind {
         wire.expect(&response(&[]))?;
     }
-    b.puppet.wait(&format!("established {}", wire.conn))?;
+    b.agent.wait(&format!("established {}", wire.conn))?;
     b.works(&mut wire)
 }
 
@@ -145,10 +145,10 @@ fn established_event_waits_for_complete_rtr(b: &mut Bench<'_>) -> Outcome {
         let (mut wire, _) = ask_for_peer_to_peer(b, kind)?;
         let octets = rtr(&mut wire, kind.read).fpdu();
         wire.put(&octets[..octets.len() - 1])?;
-        b.puppet.none(&format!("established {}", wire.conn))?;
+        b.agent.none(&format!("established {}", wire.conn))?;
         wire.silent()?;
         wire.put(&octets[octets.len() - 1..])?;
-        b.puppet.wait(&format!("established {}", wire.conn))?;
+        b.agent.wait(&format!("established {}", wire.conn))?;
         if kind.read {
             wire.expect(&response(&[]))?;
         }
@@ -170,7 +170,7 @@ fn rtr_by_read_takes_a_number(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn read_rtr_needs_a_place(b: &mut Bench<'_>) -> Outcome {
-    b.puppet.set(&[("ird", 0)])?;
+    b.agent.set(&[("ird", 0)])?;
     let asked = Depths::peer_to_peer(0, 0, Rtr::READ);
     let mut wire = b.open()?;
     let reply = wire.start(&Start::enhanced(asked, &[]))?;
@@ -183,7 +183,7 @@ fn read_rtr_needs_a_place(b: &mut Bench<'_>) -> Outcome {
 
 fn responder_sends_after_the_rtr(b: &mut Bench<'_>) -> Outcome {
     let (mut wire, _) = ask_for_peer_to_peer(b, Rtr::WRITE)?;
-    b.puppet.ask(&format!("send {} 100 -", wire.conn))?;
+    b.agent.ask(&format!("send {} 100 -", wire.conn))?;
     wire.silent()?;
     wire.send(&[write(1, 0, &[])])?;
     wire.expect_send(100).map(drop)

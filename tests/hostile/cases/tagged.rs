@@ -11,9 +11,9 @@ use super::{
     Case, //
 };
 use crate::{
+    agent::access,
     bench::Bench,
     frame::{op, read, response, send, write},
-    puppet::access,
     wire::{
         require,
         Outcome, //
@@ -187,12 +187,12 @@ fn write_where_rights_are(b: &mut Bench<'_>, rights: u32) -> Outcome {
     if rights & access::REMOTE_WRITE != 0 {
         wire.send(&[segment])?;
         b.works(&mut wire)?;
-        let memory = b.puppet.peek(&region, 0, 1)?;
+        let memory = b.agent.peek(&region, 0, 1)?;
         require!(memory == b"x", "{memory:?}");
         return Ok(());
     }
     b.refuses(&mut wire, code::STAG, &segment)?;
-    b.puppet.holds(&region, 0)
+    b.agent.holds(&region, 0)
 }
 
 fn writes_arrive(b: &mut Bench<'_>) -> Outcome {
@@ -207,7 +207,7 @@ fn writes_arrive(b: &mut Bench<'_>) -> Outcome {
     b.nothing_completes(&mut wire)?;
     let ram = b.ram;
     for (offset, data) in [(1, b"one"), (4095, b"two"), (8189, b"end")] {
-        let memory = b.puppet.peek(&ram, offset, 3)?;
+        let memory = b.agent.peek(&ram, offset, 3)?;
         require!(memory == data, "{memory:?}");
     }
     b.ram_is_clean(0, 1)?;
@@ -270,7 +270,7 @@ fn each_write_segment_is_placed_at_its_offset(b: &mut Bench<'_>) -> Outcome {
     ])?;
     wire.expect(&response(&[]))?;
     let ram = b.ram;
-    let memory = b.puppet.peek(&ram, 0, 200)?;
+    let memory = b.agent.peek(&ram, 0, 200)?;
     require!(
         &memory[100..103] == b"one" && &memory[10..13] == b"two",
         "{memory:?}"
@@ -287,7 +287,7 @@ fn segments_of_a_write_go_to_several_regions(b: &mut Bench<'_>) -> Outcome {
     ])?;
     wire.expect(&response(b"here"))?;
     let no_read = b.no_read;
-    let memory = b.puppet.peek(&no_read, 0, 5)?;
+    let memory = b.agent.peek(&no_read, 0, 5)?;
     require!(memory == b"there", "{memory:?}");
     Ok(())
 }
@@ -355,7 +355,7 @@ fn segments_behind_a_bad_segment_are_dropped(b: &mut Bench<'_>) -> Outcome {
 
 fn write_up_to_the_last_octet(b: &mut Bench<'_>) -> Outcome {
     for len in [1, 63, 4095, 4097] {
-        let region = b.puppet.region(len, access::ALL, 0)?;
+        let region = b.agent.region(len, access::ALL, 0)?;
         let mut wire = b.connect()?;
         wire.send(&[
             write(region.key, region.end() - 1, b"z"),
@@ -372,7 +372,7 @@ fn write_up_to_the_last_octet(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn region_of_one_octet(b: &mut Bench<'_>) -> Outcome {
-    let region = b.puppet.region(1, access::ALL, 0)?;
+    let region = b.agent.region(1, access::ALL, 0)?;
     for bad in [
         write(region.key, region.at - 1, b"x"),
         write(region.key, region.at + 1, b"x"),
@@ -381,15 +381,15 @@ fn region_of_one_octet(b: &mut Bench<'_>) -> Outcome {
         let mut wire = b.connect()?;
         b.refuses(&mut wire, code::BOUNDS, &bad)?;
     }
-    b.puppet.holds(&region, 0)
+    b.agent.holds(&region, 0)
 }
 
 fn region_released_between_writes(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
-    let region = b.puppet.region(4096, access::ALL, 0)?;
+    let region = b.agent.region(4096, access::ALL, 0)?;
     wire.send(&[write(region.key, region.at, b"fine")])?;
     b.works(&mut wire)?;
-    b.puppet.ask(&format!("dereg {}", region.number()))?;
+    b.agent.ask(&format!("dereg {}", region.number()))?;
     b.refuses(
         &mut wire,
         code::STAG,
@@ -399,11 +399,11 @@ fn region_released_between_writes(b: &mut Bench<'_>) -> Outcome {
 
 fn region_released_inside_a_write(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
-    let region = b.puppet.region(4096, access::ALL, 0)?;
+    let region = b.agent.region(4096, access::ALL, 0)?;
     wire.send(&[write(region.key, region.at, b"fine").more()])?;
     // An empty FPDU is not part of the message; the answer to a message behind it comes.
-    b.puppet.none(&format!("event {}", wire.conn))?;
-    b.puppet.ask(&format!("dereg {}", region.number()))?;
+    b.agent.none(&format!("event {}", wire.conn))?;
+    b.agent.ask(&format!("dereg {}", region.number()))?;
     b.refuses(
         &mut wire,
         code::STAG,

@@ -86,7 +86,7 @@ fn graceful_end(b: &mut Bench<'_>) -> Outcome {
     wire.ends(End::Graceful)?;
     b.down(&wire)?;
     b.flushed(&wire, 3)?;
-    b.puppet.none_yet(&format!("event {}", wire.conn))
+    b.agent.none_yet(&format!("event {}", wire.conn))
 }
 
 fn close_right_after_start_up(b: &mut Bench<'_>) -> Outcome {
@@ -123,9 +123,9 @@ fn abortive_and_graceful_ends_are_counted_apart(b: &mut Bench<'_>) -> Outcome {
 fn disconnect_is_graceful(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     for _ in 0..3 {
-        b.puppet.ask(&format!("send {} 30000 -", wire.conn))?;
+        b.agent.ask(&format!("send {} 30000 -", wire.conn))?;
     }
-    b.puppet.ask(&format!("disconnect {}", wire.conn))?;
+    b.agent.ask(&format!("disconnect {}", wire.conn))?;
     for _ in 0..3 {
         let (_, data) = wire.message()?;
         require!(data.len() == 30_000, "{} octets", data.len());
@@ -135,13 +135,13 @@ fn disconnect_is_graceful(b: &mut Bench<'_>) -> Outcome {
 
 fn sends_arrive_behind_the_devices_end(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
-    b.puppet.ask(&format!("disconnect {}", wire.conn))?;
+    b.agent.ask(&format!("disconnect {}", wire.conn))?;
     wire.ends(End::Graceful)?;
     // The device's half is closed, this one is not.
     wire.send(&[write(b.ram.key, b.ram.at, b"late"), send(1, b"late, too")])?;
     b.received(&wire, b"late, too")?;
     let ram = b.ram;
-    let memory = b.puppet.peek(&ram, 0, 4)?;
+    let memory = b.agent.peek(&ram, 0, 4)?;
     require!(memory == b"late", "{}", hex(&memory));
     wire.half_close()?;
     b.down(&wire)?;
@@ -158,7 +158,7 @@ fn requests_behind_the_devices_end(b: &mut Bench<'_>) -> Outcome {
     ];
     for request in requests {
         let mut wire = b.begun()?;
-        b.puppet.ask(&format!("disconnect {}", wire.conn))?;
+        b.agent.ask(&format!("disconnect {}", wire.conn))?;
         wire.ends(End::Graceful)?;
         wire.send(&[request])?;
         for msn in 1..3 {
@@ -175,7 +175,7 @@ fn requests_behind_the_devices_end(b: &mut Bench<'_>) -> Outcome {
 /// The device gives up a silent peer after two seconds, but not one that sends.
 fn sends_arrive_long_after_the_devices_end(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
-    b.puppet.ask(&format!("disconnect {}", wire.conn))?;
+    b.agent.ask(&format!("disconnect {}", wire.conn))?;
     wire.ends(End::Graceful)?;
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(5) {
@@ -198,7 +198,7 @@ fn requests_without_end(b: &mut Bench<'_>) -> Outcome {
     wire.window(1 << 14)?;
     let request = |msn| read(msn, LEN, b.large.key, b.large.at);
     wire.send(&[request(1), request(2), request(3), request(4)])?;
-    b.puppet.ask(&format!("disconnect {}", wire.conn))?;
+    b.agent.ask(&format!("disconnect {}", wire.conn))?;
     for msn in 5..21 {
         let mut len = 0;
         while len < LEN as usize {
@@ -260,7 +260,7 @@ fn half_close_of_a_slow_reader(b: &mut Bench<'_>) -> Outcome {
 fn half_close_while_the_device_sends(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     wire.window(1 << 14)?;
-    b.puppet.ask(&format!("send {} 500000 -", wire.conn))?;
+    b.agent.ask(&format!("send {} 500000 -", wire.conn))?;
     wire.half_close()?;
     let (first, data) = wire.message()?;
     require!(
@@ -280,8 +280,8 @@ fn half_close_while_a_read_waits_behind_a_send(b: &mut Bench<'_>) -> Outcome {
         let mut wire = b.begun()?;
         wire.window(1 << 14)?;
         let (conn, ram) = (wire.conn, b.ram.number());
-        b.puppet.ask(&format!("send {conn} 500000 -"))?;
-        b.puppet.ask(&format!("read {conn} {ram} 0 8 0 77 -"))?;
+        b.agent.ask(&format!("send {conn} 500000 -"))?;
+        b.agent.ask(&format!("read {conn} {ram} 0 8 0 77 -"))?;
         wire.half_close()?;
         let mut len = 0;
         let mut paused = false;
@@ -313,9 +313,9 @@ fn posts_behind_a_half_close_are_flushed(b: &mut Bench<'_>) -> Outcome {
     wire.send(&[send(1, b"ask")])?;
     wire.half_close()?;
     b.received(&wire, b"ask")?;
-    b.puppet.wait(&format!("disconnected {}", wire.conn))?;
+    b.agent.wait(&format!("disconnected {}", wire.conn))?;
     b.in_error(&wire)?;
-    b.puppet.ask(&format!("send {} 10 -", wire.conn))?;
+    b.agent.ask(&format!("send {} 10 -", wire.conn))?;
     b.completed(&wire, "flushed")?;
     wire.ends(End::Graceful)?;
     b.flushed(&wire, 3)
@@ -325,7 +325,7 @@ fn posts_behind_a_half_close_are_flushed(b: &mut Bench<'_>) -> Outcome {
 fn program_has_no_socket_of_its_connection(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     let mut devices = 0;
-    for entry in fs::read_dir(format!("/proc/{}/fd", b.puppet.pid()))? {
+    for entry in fs::read_dir(format!("/proc/{}/fd", b.agent.pid()))? {
         let file = fs::read_link(entry?.path())?;
         let file = file.to_string_lossy();
         require!(!file.starts_with("socket:"), "the program has {file}");
@@ -346,17 +346,17 @@ fn reset_while_the_device_sends(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     wire.window(8192)?;
     for _ in 0..3 {
-        b.puppet.ask(&format!("send {} 4000000 -", wire.conn))?;
+        b.agent.ask(&format!("send {} 4000000 -", wire.conn))?;
     }
     wire.get()?;
     let conn = wire.conn;
     wire.reset()?;
-    b.puppet.wait(&format!("disconnected {conn}"))?;
+    b.agent.wait(&format!("disconnected {conn}"))?;
     for _ in 0..3 {
-        let event = b.puppet.wait(&format!("wc {conn} send"))?;
+        let event = b.agent.wait(&format!("wc {conn} send"))?;
         require!(["success", "flushed"].contains(&&*event[4]), "{event:?}");
     }
-    b.puppet.none_yet(&format!("wc {conn} send")).map(drop)
+    b.agent.none_yet(&format!("wc {conn} send")).map(drop)
 }
 
 fn reset_while_reads_are_answered(b: &mut Bench<'_>) -> Outcome {
@@ -369,21 +369,21 @@ fn reset_while_reads_are_answered(b: &mut Bench<'_>) -> Outcome {
     wire.get()?;
     let conn = wire.conn;
     wire.reset()?;
-    b.puppet.wait(&format!("disconnected {conn}")).map(drop)
+    b.agent.wait(&format!("disconnected {conn}")).map(drop)
 }
 
 fn both_ends_close_at_once(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     wire.half_close()?;
-    b.puppet.try_ask(&format!("disconnect {}", wire.conn))?;
+    b.agent.try_ask(&format!("disconnect {}", wire.conn))?;
     wire.ends(End::Graceful)?;
     b.down(&wire)
 }
 
 fn peer_ends_while_the_program_disconnects(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
-    b.puppet.ask(&format!("send {} 30000 -", wire.conn))?;
-    b.puppet.ask(&format!("disconnect {}", wire.conn))?;
+    b.agent.ask(&format!("send {} 30000 -", wire.conn))?;
+    b.agent.ask(&format!("disconnect {}", wire.conn))?;
     wire.half_close()?;
     let (_, data) = wire.message()?;
     require!(data.len() == 30_000, "{} octets", data.len());
@@ -394,8 +394,8 @@ fn peer_ends_while_the_program_disconnects(b: &mut Bench<'_>) -> Outcome {
 /// What the program has sent before waits for the first FPDU, and goes out before the end.
 fn disconnect_before_the_first_fpdu(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
-    b.puppet.ask(&format!("send {} 30000 -", wire.conn))?;
-    b.puppet.ask(&format!("disconnect {}", wire.conn))?;
+    b.agent.ask(&format!("send {} 30000 -", wire.conn))?;
+    b.agent.ask(&format!("disconnect {}", wire.conn))?;
     wire.send(&[write(0, 0, &[])])?;
     let (_, data) = wire.message()?;
     require!(data.len() == 30_000, "{} octets", data.len());
@@ -408,7 +408,7 @@ fn fault_behind_the_devices_end(b: &mut Bench<'_>) -> Outcome {
     // It is too late for a Terminate, but the data is still not written.
     let mut wire = b.begun()?;
     b.clean()?;
-    b.puppet.ask(&format!("disconnect {}", wire.conn))?;
+    b.agent.ask(&format!("disconnect {}", wire.conn))?;
     wire.ends(End::Graceful)?;
     wire.send(&[write(b.no_write.key, b.no_write.at, b"x")])?;
     wire.half_close()?;

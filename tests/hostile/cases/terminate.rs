@@ -162,8 +162,8 @@ pub(super) fn cases() -> Vec<Case> {
 /// failure.
 pub(super) fn is_over(b: &mut Bench<'_>, wire: &mut Wire) -> Outcome {
     wire.ends(End::Graceful)?;
-    b.puppet.wait(&format!("event {} QP_FATAL", wire.conn))?;
-    b.puppet.none_yet(&format!("event {}", wire.conn))?;
+    b.agent.wait(&format!("event {} QP_FATAL", wire.conn))?;
+    b.agent.none_yet(&format!("event {}", wire.conn))?;
     b.down(wire)
 }
 
@@ -195,7 +195,7 @@ fn with_bits(b: &mut Bench<'_>, mdr: u8) -> Outcome {
 }
 
 fn terminate_without_receive_buffers(b: &mut Bench<'_>) -> Outcome {
-    b.puppet.set(&[("recvs", 0)])?;
+    b.agent.set(&[("recvs", 0)])?;
     let mut wire = b.connect()?;
     wire.send(&[Code(0, 0, 0).alone()])?;
     is_over(b, &mut wire)
@@ -210,7 +210,7 @@ fn terminate_while_reads_are_unanswered(b: &mut Bench<'_>) -> Outcome {
     wire.send(&reads)?;
     wire.get()?;
     wire.send(&[Code(0, 0, 0).alone()])?;
-    b.puppet.wait(&format!("event {} QP_FATAL", wire.conn))?;
+    b.agent.wait(&format!("event {} QP_FATAL", wire.conn))?;
     // Segments that were sent before may still arrive, but no new message.
     let mut responses = 0;
     while let Ok(got) = wire.get() {
@@ -279,8 +279,8 @@ fn terminate_and_then_a_reset(b: &mut Bench<'_>) -> Outcome {
     wire.send(&[Code(0, 0, 0).alone()])?;
     let conn = wire.conn;
     wire.reset()?;
-    b.puppet.wait(&format!("event {conn} QP_FATAL"))?;
-    b.puppet.wait(&format!("disconnected {conn}")).map(drop)
+    b.agent.wait(&format!("event {conn} QP_FATAL"))?;
+    b.agent.wait(&format!("disconnected {conn}")).map(drop)
 }
 
 fn terminate_and_then_the_end(b: &mut Bench<'_>) -> Outcome {

@@ -84,7 +84,7 @@ fn requests_that_stall(b: &mut Bench<'_>) -> Outcome {
     for mut wire in wires {
         wire.ends_within(End::Any, START_UP.saturating_sub(begun.elapsed()))?;
     }
-    b.puppet.none_yet("request * 64")
+    b.agent.none_yet("request * 64")
 }
 
 /// Sends one octet each 250 ms until the device closes.
@@ -125,9 +125,9 @@ fn rtr_stalls(b: &mut Bench<'_>, octets: &[u8]) -> Outcome {
         Depths::peer_to_peer(4, 4, Rtr::WRITE),
         &[],
     ))?;
-    wire.conn = b.puppet.wait("request")?[1].parse().unwrap_or(u32::MAX);
+    wire.conn = b.agent.wait("request")?[1].parse().unwrap_or(u32::MAX);
     wire.put(octets)?;
-    b.puppet.none(&format!("established {}", wire.conn))?;
+    b.agent.none(&format!("established {}", wire.conn))?;
     wire.ends_within(End::Any, START_UP)?;
     b.never_up(&wire)
 }
@@ -142,7 +142,7 @@ fn incomplete_rtr(b: &mut Bench<'_>) -> Outcome {
 
 fn peer_never_ends_its_half(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
-    b.puppet.ask(&format!("disconnect {}", wire.conn))?;
+    b.agent.ask(&format!("disconnect {}", wire.conn))?;
     wire.ends(End::Graceful)?;
     gone_in_the_end(b, &mut wire)
 }
@@ -157,7 +157,7 @@ fn peer_never_ends_its_half_behind_a_fault(b: &mut Bench<'_>) -> Outcome {
 
 /// Checks that the connection ends although this end keeps its half open; its octets are not taken.
 fn gone_in_the_end(b: &mut Bench<'_>, wire: &mut crate::wire::Wire) -> Outcome {
-    b.puppet.wait(&format!("disconnected {}", wire.conn))?;
+    b.agent.wait(&format!("disconnected {}", wire.conn))?;
     b.in_error(wire)?;
     let begun = Instant::now();
     while begun.elapsed() < LINGER {
@@ -187,17 +187,17 @@ fn program_disconnects_from_slow_peers(b: &mut Bench<'_>) -> Outcome {
     let (deaf, mut dumb, mut slow) = (b.begun()?, b.begun()?, b.begun()?);
     deaf.window(8192)?;
     for _ in 0..3 {
-        b.puppet.ask(&format!("send {} 4000000 -", deaf.conn))?;
+        b.agent.ask(&format!("send {} 4000000 -", deaf.conn))?;
     }
     let mut reads = Vec::new();
     for wire in [&mut dumb, &mut slow] {
         let (conn, ram) = (wire.conn, b.ram.number());
-        b.puppet
+        b.agent
             .ask(&format!("read {conn} {ram} {SINK_AT} 64 4096 77 -"))?;
         reads.push(wire.get()?.read());
     }
     for conn in [deaf.conn, dumb.conn, slow.conn] {
-        b.puppet.ask(&format!("disconnect {conn}"))?;
+        b.agent.ask(&format!("disconnect {conn}"))?;
     }
     // Each pause is shorter than the device waits without progress; their sum is longer.
     let (first, last) = data.split_at(32);
@@ -212,7 +212,7 @@ fn program_disconnects_from_slow_peers(b: &mut Bench<'_>) -> Outcome {
     dumb.ends(End::Any)?;
     b.completed(&dumb, "flushed")?;
     for wire in [&deaf, &dumb] {
-        b.puppet.wait(&format!("disconnected {}", wire.conn))?;
+        b.agent.wait(&format!("disconnected {}", wire.conn))?;
         b.in_error(wire)?;
     }
     Ok(())

@@ -280,7 +280,7 @@ fn segments_make_one_message(b: &mut Bench<'_>) -> Outcome {
 fn message_without_its_last_segment(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     wire.send(&[send(1, b"first").more()])?;
-    b.puppet.none(&format!("wc {}", wire.conn))?;
+    b.agent.none(&format!("wc {}", wire.conn))?;
     wire.send(&[send(1, b"last").mo(5)])?;
     b.received(&wire, b"firstlast")
 }
@@ -319,7 +319,7 @@ fn send_that_fills_its_buffer(b: &mut Bench<'_>) -> Outcome {
 
 fn without_buffer(b: &mut Bench<'_>, data: &[u8]) -> Outcome {
     b.setting("receive_wait", 0)?;
-    b.puppet.set(&[("recvs", 0)])?;
+    b.agent.set(&[("recvs", 0)])?;
     let mut wire = b.connect()?;
     let bad = send(1, data);
     b.refuses(&mut wire, code::NO_BUFFER, &bad)
@@ -335,7 +335,7 @@ fn no_receive_buffer_for_an_empty_send(b: &mut Bench<'_>) -> Outcome {
 
 fn receive_buffers_used_up(b: &mut Bench<'_>) -> Outcome {
     b.setting("receive_wait", 0)?;
-    b.puppet.set(&[("recvs", 2)])?;
+    b.agent.set(&[("recvs", 2)])?;
     let mut wire = b.connect()?;
     let bad = send(3, b"3");
     wire.send(&[send(1, b"1"), send(2, b"2"), bad.clone()])?;
@@ -347,7 +347,7 @@ fn receive_buffers_used_up(b: &mut Bench<'_>) -> Outcome {
 
 /// Nothing is answered or placed meanwhile, and what is behind the message waits in TCP.
 fn message_waits_for_its_receive(b: &mut Bench<'_>) -> Outcome {
-    b.puppet.set(&[("recvs", 0)])?;
+    b.agent.set(&[("recvs", 0)])?;
     let mut wire = b.connect()?;
     b.clean()?;
     let waits = b.settled_counter("rx_receive_waits")?;
@@ -358,10 +358,10 @@ fn message_waits_for_its_receive(b: &mut Bench<'_>) -> Outcome {
     ])?;
     wire.silent()?;
     b.untouched()?;
-    b.puppet.ask(&format!("recv {} 1", wire.conn))?;
+    b.agent.ask(&format!("recv {} 1", wire.conn))?;
     b.received(&wire, b"one")?;
     wire.silent()?;
-    b.puppet.ask(&format!("recv {} 1", wire.conn))?;
+    b.agent.ask(&format!("recv {} 1", wire.conn))?;
     b.received(&wire, b"two")?;
     let waits = b.settled_counter("rx_receive_waits")? - waits;
     require!(waits == 2, "{waits} messages have waited");
@@ -371,14 +371,14 @@ fn message_waits_for_its_receive(b: &mut Bench<'_>) -> Outcome {
 /// The device's TCP answers the peer's while the message waits.
 fn message_waits_longer_than_the_keepalive_of_the_peer(b: &mut Bench<'_>) -> Outcome {
     let keepalive = Duration::from_secs(2);
-    b.puppet.set(&[("recvs", 0)])?;
+    b.agent.set(&[("recvs", 0)])?;
     let mut wire = b.connect()?;
     wire.keepalive(keepalive)?;
     wire.send(&[send(1, b"late")])?;
     sleep(2 * keepalive);
-    b.puppet.ask(&format!("recv {} 1", wire.conn))?;
+    b.agent.ask(&format!("recv {} 1", wire.conn))?;
     b.received(&wire, b"late")?;
-    b.puppet.ask(&format!("recv {} 1", wire.conn))?;
+    b.agent.ask(&format!("recv {} 1", wire.conn))?;
     wire.send(&[send(2, b"next")])?;
     b.received(&wire, b"next")
 }
@@ -387,14 +387,14 @@ fn message_waits_longer_than_the_keepalive_of_the_peer(b: &mut Bench<'_>) -> Out
 /// sends is not taken for that time. What the device has taken before is delivered.
 fn message_waits_longer_than_the_peer_has_patience(b: &mut Bench<'_>) -> Outcome {
     let data = [7; 1000];
-    b.puppet.set(&[("recvs", 0)])?;
+    b.agent.set(&[("recvs", 0)])?;
     let wire = b.connect()?;
     wire.patience(Duration::from_secs(2))?;
     wire.stuff(&send(1, &data).fpdu(), usize::MAX)?;
     wire.gives_up()?;
-    b.puppet.set(&[("recvs", RECEIVES as u32)])?;
+    b.agent.set(&[("recvs", RECEIVES as u32)])?;
     b.serves()?;
-    b.puppet.ask(&format!("recv {} 1", wire.conn))?;
+    b.agent.ask(&format!("recv {} 1", wire.conn))?;
     b.received(&wire, &data)
 }
 
@@ -412,22 +412,22 @@ fn flood_of_messages_without_receives(b: &mut Bench<'_>) -> Outcome {
                 .and_then(|most| most.parse().ok());
             Outcome::Ok(sum + most.unwrap_or(0usize))
         })?;
-    b.puppet.set(&[("recvs", 0)])?;
+    b.agent.set(&[("recvs", 0)])?;
     let wire = b.connect()?;
     wire.stuff(&send(1, &[7; 1000]).fpdu(), limit)?;
-    b.puppet.set(&[("recvs", RECEIVES as u32)])?;
+    b.agent.set(&[("recvs", RECEIVES as u32)])?;
     b.serves()?;
     let conn = wire.conn;
     wire.reset()?;
-    b.puppet.wait(&format!("disconnected {conn}"))?;
+    b.agent.wait(&format!("disconnected {conn}"))?;
     b.serves()
 }
 
 fn receive_buffer_posted_in_time(b: &mut Bench<'_>) -> Outcome {
-    b.puppet.set(&[("recvs", 0)])?;
+    b.agent.set(&[("recvs", 0)])?;
     let mut wire = b.connect()?;
     for msn in 1..4 {
-        b.puppet.ask(&format!("recv {} 1", wire.conn))?;
+        b.agent.ask(&format!("recv {} 1", wire.conn))?;
         wire.send(&[send(msn, b"x")])?;
         b.received(&wire, b"x")?;
     }
@@ -509,7 +509,7 @@ fn connection_lost_inside_a_message(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn empty_receive_buffers(b: &mut Bench<'_>) -> Outcome {
-    b.puppet.set(&[("recv_len", 0)])?;
+    b.agent.set(&[("recv_len", 0)])?;
     let mut wire = b.connect()?;
     wire.send(&[send(1, &[])])?;
     b.received(&wire, &[])?;

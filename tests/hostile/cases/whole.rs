@@ -131,12 +131,12 @@ const KINDS: [Kind; 9] = [
         name: "immediate_data",
         make: |_, wire| immediate(wire.next_send(), *b"data"),
         arrived: |b, wire| {
-            b.puppet.wait(&format!(
+            b.agent.wait(&format!(
                 "wc {} imm * success 0 {}",
                 wire.conn,
                 hex(b"data")
             ))?;
-            b.puppet.ask(&format!("recv {} 1", wire.conn)).map(drop)
+            b.agent.ask(&format!("recv {} 1", wire.conn)).map(drop)
         },
     },
     Kind {
@@ -144,7 +144,7 @@ const KINDS: [Kind; 9] = [
         make: |_, _| Code(0, 2, 7).alone(),
         arrived: |b, wire| {
             wire.ends(End::Graceful)?;
-            b.puppet
+            b.agent
                 .wait(&format!("event {} QP_FATAL", wire.conn))
                 .map(drop)
         },
@@ -161,14 +161,14 @@ impl Kind {
 /// Checks that a Send arrived; posts its receive again.
 pub(super) fn sent(b: &mut Bench<'_>, wire: &mut Wire, data: &[u8]) -> Outcome {
     b.received(wire, data)?;
-    b.puppet.ask(&format!("recv {} 1", wire.conn)).map(drop)
+    b.agent.ask(&format!("recv {} 1", wire.conn)).map(drop)
 }
 
 /// Checks that the answer to an atomic operation has the original value.
 fn added(b: &mut Bench<'_>, wire: &mut Wire) -> Outcome {
     let got = wire.get()?;
     let ram = b.ram;
-    let memory = b.puppet.peek(&ram, 0, 8)?;
+    let memory = b.agent.peek(&ram, 0, 8)?;
     let word = memory.try_into().map_or(0, u64::from_ne_bytes);
     require!(
         got.op() == op::ATOMIC_RESPONSE && got.data()[4..] == word.wrapping_sub(1).to_be_bytes(),
@@ -237,8 +237,8 @@ fn without_its_last_octets(b: &mut Bench<'_>, kind: Kind) -> Outcome {
         let (first, rest) = octets.split_at(octets.len() - held_back);
         wire.put(first)?;
         wire.silent()?;
-        b.puppet.none_yet(&format!("wc {}", wire.conn))?;
-        b.puppet.none_yet(&format!("event {}", wire.conn))?;
+        b.agent.none_yet(&format!("wc {}", wire.conn))?;
+        b.agent.none_yet(&format!("event {}", wire.conn))?;
         b.untouched()?;
         wire.put(rest)?;
         (kind.arrived)(b, &mut wire)?;
@@ -270,12 +270,12 @@ fn changed_before_the_last_octets(
     let ram = b.ram;
     for (number, held_back) in (1..).zip([1, 4, 5, 12, 40]) {
         let octets = make(b, &mut wire).fpdu();
-        b.puppet.poke(&ram, 0, &1_u64.to_ne_bytes())?;
+        b.agent.poke(&ram, 0, &1_u64.to_ne_bytes())?;
         let (first, rest) = octets.split_at(octets.len() - held_back);
         wire.put(first)?;
         wire.silent()?;
         let later = 0x0807_0605_0403_0200 + u64::from(number);
-        b.puppet.poke(&ram, 0, &later.to_ne_bytes())?;
+        b.agent.poke(&ram, 0, &later.to_ne_bytes())?;
         wire.put(rest)?;
         wire.expect(&want(number, later))?;
     }

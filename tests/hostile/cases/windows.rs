@@ -14,6 +14,10 @@ use super::{
     Case, //
 };
 use crate::{
+    agent::{
+        access,
+        Region, //
+    },
     bench::Bench,
     frame::{
         op,
@@ -23,10 +27,6 @@ use crate::{
         write,
         Code,
         Segment, //
-    },
-    puppet::{
-        access,
-        Region, //
     },
     wire::{
         require,
@@ -67,10 +67,10 @@ struct Window {
 impl Window {
     /// Allocates an unbound window of type 1 or 2.
     fn new(b: &mut Bench<'_>, kind: u32) -> Outcome<Self> {
-        let [number, key] = b.puppet.numbers(&format!("mw {kind} 0"))?;
+        let [number, key] = b.agent.numbers(&format!("mw {kind} 0"))?;
         Ok(Self {
             number,
-            region: b.puppet.region(8192, access::ALL | MW_BIND, 0)?,
+            region: b.agent.region(8192, access::ALL | MW_BIND, 0)?,
             key: key as u32,
         })
     }
@@ -83,7 +83,7 @@ impl Window {
         (at, len): (u64, u64),
         rights: u32,
     ) -> Outcome {
-        let [key] = b.puppet.numbers(&format!(
+        let [key] = b.agent.numbers(&format!(
             "bind {} {} {} {at} {len} {rights}",
             wire.conn,
             self.number,
@@ -113,8 +113,8 @@ impl Window {
 
     /// Deallocates it and its region.
     fn end(self, b: &mut Bench<'_>) -> Outcome {
-        b.puppet.ask(&format!("unmw {}", self.number))?;
-        b.puppet
+        b.agent.ask(&format!("unmw {}", self.number))?;
+        b.agent
             .ask(&format!("dereg {}", self.region.number()))
             .map(drop)
     }
@@ -128,7 +128,7 @@ impl Window {
         ])?;
         wire.expect(&response(&[octet; LEN as usize]))?;
         let memory = b
-            .puppet
+            .agent
             .peek(&self.region, OFFSET as usize - 8, LEN as usize + 16)?;
         let (before, rest) = memory.split_at(8);
         let (inside, behind) = rest.split_at(LEN as usize);
@@ -143,9 +143,9 @@ impl Window {
     /// Checks that a Write to it gets this Terminate and is not placed.
     fn refuses(&self, b: &mut Bench<'_>, wire: &mut Wire, code: Code) -> Outcome {
         let region = self.region;
-        b.puppet.fill(&region, 0x33)?;
+        b.agent.fill(&region, 0x33)?;
         b.refuses(wire, code, &write(self.key, self.at(), &[7; 8]))?;
-        b.puppet.holds(&region, 0x33)
+        b.agent.holds(&region, 0x33)
     }
 }
 
@@ -155,7 +155,7 @@ fn window_gives_a_part_of_a_region(b: &mut Bench<'_>) -> Outcome {
         let window = Window::bound(b, &wire, kind)?;
         window.serves(b, &mut wire, 0x44)?;
         let region = window.region;
-        b.puppet.poke(&region, 1008, &5_u64.to_ne_bytes())?;
+        b.agent.poke(&region, 1008, &5_u64.to_ne_bytes())?;
         let msn = wire.next_read();
         wire.send(&[fetch_add(window.key, region.at + 1008, 1, 0).segment(msn)])?;
         wire.expect(&answer(1, 0x1d, 5))?;
@@ -241,7 +241,7 @@ fn consumer_invalidates_a_window(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     let window = Window::bound(b, &wire, 2)?;
     window.serves(b, &mut wire, 0x44)?;
-    b.puppet.ask(&format!("inv {} {}", wire.conn, window.key))?;
+    b.agent.ask(&format!("inv {} {}", wire.conn, window.key))?;
     b.completed(&wire, "success")?;
     window.refuses(b, &mut wire, code::STAG)?;
     window.end(b)
@@ -251,11 +251,11 @@ fn region_with_a_window_stays(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     let window = Window::bound(b, &wire, 1)?;
     let dereg = format!("dereg {}", window.region.number());
-    let answer = b.puppet.try_ask(&dereg)?;
+    let answer = b.agent.try_ask(&dereg)?;
     require!(answer.starts_with("- "), "deregistered: {answer}");
     window.serves(b, &mut wire, 0x44)?;
-    b.puppet.ask(&format!("unmw {}", window.number))?;
-    b.puppet.ask(&dereg)?;
+    b.agent.ask(&format!("unmw {}", window.number))?;
+    b.agent.ask(&dereg)?;
     b.refuses(
         &mut wire,
         code::STAG,
@@ -325,9 +325,9 @@ fn bad_accesses() -> Vec<Case> {
                     let mut window = Window::new(b, kind)?;
                     window.bind_part(b, &wire, rights)?;
                     let region = window.region;
-                    b.puppet.fill(&region, 0x33)?;
+                    b.agent.fill(&region, 0x33)?;
                     b.refuses(&mut wire, code, &make(&window))?;
-                    b.puppet.holds(&region, 0x33)?;
+                    b.agent.holds(&region, 0x33)?;
                     window.end(b)?;
                 }
                 Ok(())
@@ -398,11 +398,11 @@ fn bad_binds() -> Vec<Case> {
                     let wire = b.begun()?;
                     let mut window = Window::new(b, kind)?;
                     let whole = window.region.number();
-                    b.puppet.ask(&format!("dereg {whole}"))?;
-                    window.region = b.puppet.region(8192, region, 0)?;
+                    b.agent.ask(&format!("dereg {whole}"))?;
+                    window.region = b.agent.region(8192, region, 0)?;
                     window.bind(b, &wire, range, rights)?;
                     b.completed(&wire, "mw_bind")?;
-                    b.puppet.wait(&format!("disconnected {}", wire.conn))?;
+                    b.agent.wait(&format!("disconnected {}", wire.conn))?;
                     window.end(b)?;
                 }
                 Ok(())
@@ -414,7 +414,7 @@ fn bad_binds() -> Vec<Case> {
         let mut window = Window::bound(b, &wire, 2)?;
         window.bind(b, &wire, (0, 8), WRITE)?;
         b.completed(&wire, "mw_bind")?;
-        b.puppet.wait(&format!("disconnected {}", wire.conn))?;
+        b.agent.wait(&format!("disconnected {}", wire.conn))?;
         window.end(b)
     }));
     cases

@@ -68,10 +68,10 @@ pub(super) fn rtr_kinds(b: &mut Bench<'_>, peer_to_peer: bool, taken: Rtr) -> Ou
     if first.op() == op::READ_REQUEST {
         wire.send(&[read_response(first.read().sink, first.read().sink_to, &[])])?;
     }
-    b.puppet.wait(&format!("established {}", wire.conn))?;
+    b.agent.wait(&format!("established {}", wire.conn))?;
     // It has no completion, and the next Read has the next number.
     b.nothing_completes(&mut wire)?;
-    b.puppet
+    b.agent
         .ask(&format!("read {} {} 0 8 0 77 -", wire.conn, b.ram.number()))?;
     let next = wire.get()?;
     let want = if first.op() == op::READ_REQUEST { 2 } else { 1 };
@@ -86,8 +86,8 @@ pub(super) fn rtr_kinds(b: &mut Bench<'_>, peer_to_peer: bool, taken: Rtr) -> Ou
 pub(super) fn rtr_comes_before_data(b: &mut Bench<'_>) -> Outcome {
     let (mut wire, request) = b.called()?;
     wire.put(&reply_to(&request, &[]).octets())?;
-    b.puppet.wait(&format!("established {}", wire.conn))?;
-    b.puppet.ask(&format!("send {} 10 -", wire.conn))?;
+    b.agent.wait(&format!("established {}", wire.conn))?;
+    b.agent.ask(&format!("send {} 10 -", wire.conn))?;
     take_rtr(&mut wire)?;
     wire.expect_send(10).map(drop)
 }
@@ -96,7 +96,7 @@ pub(super) fn rtr_comes_before_data(b: &mut Bench<'_>) -> Outcome {
 fn rtr_by_read(b: &mut Bench<'_>) -> Outcome<(Wire, u32, u64)> {
     let (wire, first) = rtr_out_of(b, Rtr::READ)?;
     require!(first.op() == op::READ_REQUEST, "{}", first.describe());
-    b.puppet.wait(&format!("established {}", wire.conn))?;
+    b.agent.wait(&format!("established {}", wire.conn))?;
     Ok((wire, first.read().sink, first.read().sink_to))
 }
 

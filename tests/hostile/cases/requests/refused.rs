@@ -204,7 +204,7 @@ fn bad_response(b: &mut Bench<'_>, code: Code, make: fn(&Bench<'_>, &Read) -> Se
     let segments = make(b, &read);
     wire.send(&segments)?;
     wire.expect_refusal(code, &segments[segments.len() - 1])?;
-    let event = b.puppet.wait(&format!("wc {} send", wire.conn))?;
+    let event = b.agent.wait(&format!("wc {} send", wire.conn))?;
     require!(event[4] != "success", "{event:?}");
     b.failed(&wire, code)?;
     b.flushed(&wire, 4)?;

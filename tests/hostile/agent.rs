@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Drives the verbs program `puppet` (guest/verbs/puppet.c): sends commands and waits for events.
+//! Drives the verbs program `agent` (guest/verbs/agent.c): sends commands and waits for events.
 
 use std::{
     io::{
@@ -83,14 +83,14 @@ impl Region {
     }
 }
 
-pub(crate) struct Puppet {
+pub(crate) struct Agent {
     process: Child,
     input: ChildStdin,
     answers: Receiver<String>,
     events: Arc<Events>,
 }
 
-impl Puppet {
+impl Agent {
     pub(crate) fn start(program: &str, address: &str) -> Outcome<Self> {
         let mut process = Command::new(program)
             .arg(address)
@@ -278,7 +278,7 @@ impl Puppet {
     }
 }
 
-impl Drop for Puppet {
+impl Drop for Agent {
     fn drop(&mut self) {
         let _ = writeln!(self.input, "quit");
         let begun = Instant::now();

@@ -1,30 +1,30 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
 #
-# Controls verbs programs (verbs/puppet.c) from a case. Sourced after lib.sh.
+# Controls verbs programs (verbs/agent.c) from a case. Sourced after lib.sh.
 
-declare -A PUPPET_IN PUPPET_OUT
+declare -A AGENT_IN AGENT_OUT
 EVENTS=()
 
-# puppet NAME NETNS ADDRESS: starts a puppet on the device with this address.
-puppet() {
+# agent NAME NETNS ADDRESS: starts an agent on the device with this address.
+agent() {
 	local in out
 	mkfifo "$TMP/$1.in" "$TMP/$1.out"
 	exec {in}<>"$TMP/$1.in" {out}<>"$TMP/$1.out"
-	PUPPET_IN[$1]=$in PUPPET_OUT[$1]=$out
-	in_ns "$2" "$VERBS_DIR/puppet" "$3" <"$TMP/$1.in" >"$TMP/$1.out" 2>&1 &
+	AGENT_IN[$1]=$in AGENT_OUT[$1]=$out
+	in_ns "$2" "$VERBS_DIR/agent" "$3" <"$TMP/$1.in" >"$TMP/$1.out" 2>&1 &
 	hear "$1" && [ "$LINE" = '= ready' ] || die "$1 does not begin: ${LINE:-}"
 	rm "$TMP/$1.in" "$TMP/$1.out"
 }
 
 # hear NAME: reads its next line into LINE.
-hear() { read -r -t $((15 * SLOW)) -u "${PUPPET_OUT[$1]}" LINE; }
+hear() { read -r -t $((15 * SLOW)) -u "${AGENT_OUT[$1]}" LINE; }
 
 # ask NAME COMMAND...: sends it a command; its answer is in ANSWER.
 ask() {
 	local name=$1
 	shift
-	printf '%s\n' "$*" >&"${PUPPET_IN[$name]}"
+	printf '%s\n' "$*" >&"${AGENT_IN[$name]}"
 	while hear "$name"; do
 		case $LINE in
 		'! '*) EVENTS+=("$name ${LINE#! }") ;;
@@ -67,12 +67,12 @@ fresh_ends() {
 	ends_up netns
 }
 
-# join OCTETS [DEPTH]: connects puppet a (at end A) to puppet b (at end B), with so many Reads from
+# join OCTETS [DEPTH]: connects agent a (at end A) to agent b (at end B), with so many Reads from
 # a to b at once. Sets C, a's connection; FROM and AT with KEY, regions of so many octets of a and
 # b.
 join() {
-	puppet a "$NS_A" "$IP4_A"
-	puppet b "$NS_B" "$IP4_B"
+	agent a "$NS_A" "$IP4_A"
+	agent b "$NS_B" "$IP4_B"
 	if [ $# = 2 ]; then
 		ask a set ord "$2"
 		ask b set ird "$2"

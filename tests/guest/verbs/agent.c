@@ -34,7 +34,7 @@
  *					was ever written to, or -1
  *	sendinv C LEN KEY FLAGS
  *	sendimm C LEN VALUE FLAGS	a Send with Immediate
- *	scribble M|-|off		writes all the time to the region, or to the buffer of Sends
+ *	overwrite M|-|off		writes all the time to the region, or to the buffer of Sends
  *	count M P			a thread on processor P adds 1 to the first 64 bits of the region all the time,
  *					atomically; = ok
  *	count off			= how often they did
@@ -538,40 +538,40 @@ static void result(int rc)
 /* --- memory that changes all the time --------------------------------------------------------- */
 
 /* Short enough to fit a few FPDUs, so that each octet changes often. */
-#define SCRIBBLE_LEN 8192
+#define OVERWRITE_LEN 8192
 
 static struct {
 	pthread_t thread;
 	uint8_t *at;
 	bool on;
-} scribbler;
+} overwriter;
 
-static void *scribble(void *unused)
+static void *overwrite(void *unused)
 {
 	(void)unused;
-	for (uint8_t value = 0; __atomic_load_n(&scribbler.on, __ATOMIC_RELAXED); value++)
-		memset(scribbler.at, value, SCRIBBLE_LEN);
+	for (uint8_t value = 0; __atomic_load_n(&overwriter.on, __ATOMIC_RELAXED); value++)
+		memset(overwriter.at, value, OVERWRITE_LEN);
 	return NULL;
 }
 
-static void scribble_stop(void)
+static void overwrite_stop(void)
 {
-	if (!scribbler.on)
+	if (!overwriter.on)
 		return;
-	__atomic_store_n(&scribbler.on, false, __ATOMIC_RELAXED);
-	pthread_join(scribbler.thread, NULL);
+	__atomic_store_n(&overwriter.on, false, __ATOMIC_RELAXED);
+	pthread_join(overwriter.thread, NULL);
 }
 
-static int scribble_start(struct ibv_mr *mr)
+static int overwrite_start(struct ibv_mr *mr)
 {
 	int rc;
 
-	if (mr->length < SCRIBBLE_LEN)
+	if (mr->length < OVERWRITE_LEN)
 		return EINVAL;
-	scribbler.at = mr->addr;
-	scribbler.on = true;
-	rc = pthread_create(&scribbler.thread, NULL, scribble, NULL);
-	scribbler.on = !rc;
+	overwriter.at = mr->addr;
+	overwriter.on = true;
+	rc = pthread_create(&overwriter.thread, NULL, overwrite, NULL);
+	overwriter.on = !rc;
 	return rc;
 }
 
@@ -750,16 +750,16 @@ static bool command(char *line)
 		sscanf(line, "%1099s", text);
 		private_len = text[0] == '-' ? 0 : unhex(text, private_data, sizeof(private_data));
 		say("= %zu", private_len);
-	} else if (!strcmp(word, "scribble")) {
+	} else if (!strcmp(word, "overwrite")) {
 		struct ibv_mr *mr = NULL;
 
-		scribble_stop();
+		overwrite_stop();
 		sscanf(line, "%1099s", text);
 		if (!strcmp(text, "-"))
 			mr = send_mrs[0];
 		else if (strcmp(text, "off"))
 			mr = mr_at(atol(text));
-		result(mr ? scribble_start(mr) : strcmp(text, "off") ? ENOENT : 0);
+		result(mr ? overwrite_start(mr) : strcmp(text, "off") ? ENOENT : 0);
 	} else if (!strcmp(word, "count")) {
 		struct ibv_mr *mr;
 
@@ -773,7 +773,7 @@ static bool command(char *line)
 		say(guards_stand() ? "= ok" : "- a guard zone was written to");
 	} else if (!strcmp(word, "clear")) {
 		sscanf(line, "%llu %llu", &a, &b);
-		scribble_stop();
+		overwrite_stop();
 		count_stop();
 		clear(a, b);
 		say("= ok");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Drives the verbs program guest/verbs/puppet.c, which takes commands in lines.
+//! Drives the verbs program guest/verbs/agent.c, which takes commands in lines.
 
 use std::{
     collections::HashSet,
@@ -61,7 +61,7 @@ impl Established {
 }
 
 /// The program.
-pub(super) struct Puppet {
+pub(super) struct Agent {
     process: Child,
     input: ChildStdin,
     /// Its answers, without its events.
@@ -69,7 +69,7 @@ pub(super) struct Puppet {
     established: Arc<Established>,
 }
 
-impl Puppet {
+impl Agent {
     pub(super) fn start(program: &str, address: &str) -> Result<Self, Failure> {
         let mut process = Command::new(program)
             .arg(address)
@@ -153,7 +153,7 @@ impl Puppet {
     }
 }
 
-impl Drop for Puppet {
+impl Drop for Agent {
     fn drop(&mut self) {
         // After `quit` the process has already ended.
         let _ = self.process.kill();
