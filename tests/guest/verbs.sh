@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # The verbs test programs, each on one device, with both ends in one process.
 #
-# PROGRAMS: runs these programs only, on a device of TYPE. VANDAL_SECONDS: the duration of vandal.
+# PROGRAMS: runs these programs only, on a device of TYPE. CORRUPT_SECONDS: the duration of
+# corrupt_random.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -14,7 +15,7 @@ run() {
 		case $program in extensions | inject_connections) other_device ;; esac
 		[ "$program" != dmabuf ] || test_module exporter
 		[ "$program" != release ] || test_module cmqueue
-		NETDEV=$NET_B relay $((150 + ${VANDAL_SECONDS:-0})) "$VERBS_DIR/$program" "$IP4_B"
+		NETDEV=$NET_B relay $((150 + ${CORRUPT_SECONDS:-0})) "$VERBS_DIR/$program" "$IP4_B"
 	done
 }
 
@@ -47,7 +48,7 @@ ends_up self
 if [ "$TYPE" = riwarp ]; then
 	export EXTENSIONS=1
 	# shellcheck disable=SC2086
-	run ${PROGRAMS:-$programs extensions marked masked scribble vandal}
+	run ${PROGRAMS:-$programs extensions marked masked corrupt corrupt_random}
 	[ -z "${PROGRAMS:-}" ] || finish
 	unset EXTENSIONS OTHER
 	ends_down
@@ -56,6 +57,6 @@ if [ "$TYPE" = riwarp ]; then
 	ends_up self
 fi
 # shellcheck disable=SC2086
-run ${PROGRAMS:-$programs garbage vandal}
+run ${PROGRAMS:-$programs garbage corrupt_random}
 try unloaded_while_many_wait 60 unloaded_while_many_wait
 finish

@@ -4,11 +4,11 @@
  * are under way: it breaks its own queue pairs, and no others. A bystander on the same device moves
  * and compares data all the time.
  *
- * The vandal is a child process, started again and again. Its library reads those queues too; once
- * the library has crashed, the vandal goes on ringing doorbells without it. VANDAL_SECONDS in the
+ * It does so in a child process, started again and again. Its library reads those queues too; once
+ * the library has crashed, the child goes on ringing doorbells without it. CORRUPT_SECONDS in the
  * environment is the duration (default 8).
  *
- * A child runs as `vandal ADDRESS SEED`, and counts what it does in memory shared with the
+ * A child runs as `corrupt_random ADDRESS SEED`, and counts what it does in memory shared with the
  * bystander.
  */
 
@@ -42,7 +42,7 @@ struct tally {
 	unsigned int broken;	/* QPs that were seen in error */
 };
 
-/* --- the vandal ------------------------------------------------------------------------------- */
+/* --- the child -------------------------------------------------------------------------------- */
 
 static struct tally *tally;
 static struct mapping queues[64];
@@ -52,7 +52,7 @@ static size_t queue_count;
  * Overwrites a queue's indexes or flags, a few octets anywhere, or all of it: by turns, since each
  * hides the others.
  */
-static void *scribble(void *seed)
+static void *corrupt_queues(void *seed)
 {
 	uint32_t state = (uint32_t)(uintptr_t)seed | 1;
 
@@ -126,7 +126,7 @@ static void on_crash(int signal)
 }
 
 /* Never returns to the library's cleanup, which would read the queues. */
-static void vandal(uint32_t seed)
+static void corrupt_and_end(uint32_t seed)
 {
 	struct pair_opts opts = { .sq_depth = 64, .rq_depth = 64, .depth = 4,
 				  .srq = seed % 2 ? srq_make : NULL };
@@ -152,7 +152,7 @@ static void vandal(uint32_t seed)
 		__atomic_fetch_add(&tally->pairs, 1, __ATOMIC_RELAXED);
 	}
 	queue_count = device_mappings(queues, ARRAY_SIZE(queues));
-	if (!queue_count || pthread_create(&thread, NULL, scribble, (void *)(uintptr_t)seed))
+	if (!queue_count || pthread_create(&thread, NULL, corrupt_queues, (void *)(uintptr_t)seed))
 		_exit(4);
 	end = now_ms() + SPREE;
 	/* A corrupted queue may keep the library from returning. */
@@ -185,7 +185,7 @@ static char *address;
 static pid_t start(uint32_t seed)
 {
 	char text[16], port[24];
-	char *argv[] = { "vandal", address, text, NULL };
+	char *argv[] = { "corrupt_random", address, text, NULL };
 	pid_t pid;
 
 	snprintf(text, sizeof(text), "%u", seed);
@@ -229,7 +229,7 @@ static bool round_trip(struct pair *p, struct region *here, struct region *there
 
 PAIR_CASE(corrupted_queues_fail_only_own_queue_pairs, .sq_depth = 16, .rq_depth = 16)
 {
-	const char *wanted = getenv("VANDAL_SECONDS");
+	const char *wanted = getenv("CORRUPT_SECONDS");
 	int64_t end = now_ms() + (wanted ? atoi(wanted) : 8) * 1000LL;
 	struct region here, there, in;
 	uint32_t rounds = 0, children = 0;
@@ -246,29 +246,29 @@ PAIR_CASE(corrupted_queues_fail_only_own_queue_pairs, .sq_depth = 16, .rq_depth 
 	while (!test_failed() && (now_ms() < end || child > 0)) {
 		if (child < 0) {
 			child = start(++children);
-			check(child > 0, "starting the vandal");
+			check(child > 0, "starting the child");
 		}
 		if (!round_trip(p, &here, &there, &in, ++rounds))
 			break;
 		if (waitpid(child, &status, WNOHANG) == child) {
 			child = -1;
 			check(!WIFEXITED(status) || WEXITSTATUS(status) <= 1,
-			      "vandal %u could not begin: %d", children, WEXITSTATUS(status));
+			      "child %u could not begin: %d", children, WEXITSTATUS(status));
 			/* Its library may hang on corrupted contents; the alarm stops it. */
 			check(WIFEXITED(status) || WTERMSIG(status) == SIGALRM,
-			      "vandal %u: signal %d", children, WTERMSIG(status));
+			      "child %u: signal %d", children, WTERMSIG(status));
 		}
 	}
 	if (child > 0) {
 		kill(child, SIGKILL);
 		waitpid(child, &status, 0);
 	}
-	printf("%u rounds beside %u vandals: %u octets in the queues of %u connections, "
+	printf("%u rounds beside %u children: %u octets in the queues of %u connections, "
 	       "%u requests, %u doorbells, %u queue pairs in error\n", rounds, children, tally->octets,
 	       tally->pairs, tally->posted, tally->doorbells, tally->broken);
 	check(tally->pairs >= 2 && tally->octets && tally->posted && tally->doorbells && tally->broken,
 	      "nothing was broken");
-	check(rounds > children, "%u rounds beside %u vandals", rounds, children);
+	check(rounds > children, "%u rounds beside %u children", rounds, children);
 	check(qp_state(p->a.qp) == IBV_QPS_RTS && qp_state(p->b.qp) == IBV_QPS_RTS, "QP state");
 	close(fd);
 	close(TALLY_FD);
@@ -281,7 +281,7 @@ int main(int argc, char **argv)
 	address = argc > 1 ? argv[1] : "127.0.0.1";
 	test_begin(argc, argv);
 	if (argc > 2)
-		vandal((uint32_t)atoi(argv[2]));
+		corrupt_and_end((uint32_t)atoi(argv[2]));
 	RUN(corrupted_queues_fail_only_own_queue_pairs);
 	RUN(device_works_afterwards);
 	return test_end();

@@ -125,7 +125,7 @@ static void refused(void (*spoil)(struct rxe_send_wqe *))
 
 #define REFUSED(name, change)                                                                      \
 	static void name##_spoil(struct rxe_send_wqe *e) { change; }                               \
-	static void scribbled_##name(void) { refused(name##_spoil); }
+	static void corrupted_##name(void) { refused(name##_spoil); }
 
 #define ATOMIC(e, op)                                                                              \
 	e->wr.opcode = op;                                                                         \
@@ -415,36 +415,36 @@ static void endless_requests_after_the_end(void)
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
-	RUN(scribbled_opcode_send_imm);
-	RUN(scribbled_opcode_tso);
-	RUN(scribbled_opcode_reg_mr);
-	RUN(scribbled_opcode_flush);
-	RUN(scribbled_opcode_atomic_write);
-	RUN(scribbled_opcode_masked_atomic);
-	RUN(scribbled_opcode_all_ones);
-	RUN(scribbled_elements_33);
-	RUN(scribbled_elements_beyond_the_entry);
-	RUN(scribbled_elements_all_ones);
-	RUN(scribbled_inline_513);
-	RUN(scribbled_inline_beyond_the_entry);
-	RUN(scribbled_inline_2_gib);
-	RUN(scribbled_inline_all_ones);
-	RUN(scribbled_inline_without_flag);
-	RUN(scribbled_inline_read);
-	RUN(scribbled_inline_atomic);
-	RUN(scribbled_length_all_ones);
-	RUN(scribbled_address_wraps);
-	RUN(scribbled_address_of_the_kernel);
-	RUN(scribbled_key_zero);
-	RUN(scribbled_key_of_the_peer);
-	RUN(scribbled_read_of_two_elements);
-	RUN(scribbled_atomic_without_elements);
-	RUN(scribbled_atomic_of_two_elements);
-	RUN(scribbled_atomic_of_seven_octets);
-	RUN(scribbled_atomic_of_no_region);
-	RUN(scribbled_bind_of_no_window);
-	RUN(scribbled_bind_of_a_region);
-	RUN(scribbled_invalidate_of_user_memory);
+	RUN(corrupted_opcode_send_imm);
+	RUN(corrupted_opcode_tso);
+	RUN(corrupted_opcode_reg_mr);
+	RUN(corrupted_opcode_flush);
+	RUN(corrupted_opcode_atomic_write);
+	RUN(corrupted_opcode_masked_atomic);
+	RUN(corrupted_opcode_all_ones);
+	RUN(corrupted_elements_33);
+	RUN(corrupted_elements_beyond_the_entry);
+	RUN(corrupted_elements_all_ones);
+	RUN(corrupted_inline_513);
+	RUN(corrupted_inline_beyond_the_entry);
+	RUN(corrupted_inline_2_gib);
+	RUN(corrupted_inline_all_ones);
+	RUN(corrupted_inline_without_flag);
+	RUN(corrupted_inline_read);
+	RUN(corrupted_inline_atomic);
+	RUN(corrupted_length_all_ones);
+	RUN(corrupted_address_wraps);
+	RUN(corrupted_address_of_the_kernel);
+	RUN(corrupted_key_zero);
+	RUN(corrupted_key_of_the_peer);
+	RUN(corrupted_read_of_two_elements);
+	RUN(corrupted_atomic_without_elements);
+	RUN(corrupted_atomic_of_two_elements);
+	RUN(corrupted_atomic_of_seven_octets);
+	RUN(corrupted_atomic_of_no_region);
+	RUN(corrupted_bind_of_no_window);
+	RUN(corrupted_bind_of_a_region);
+	RUN(corrupted_invalidate_of_user_memory);
 	RUN(wrong_ring_header_is_ignored);
 	RUN(random_send_queue);
 	RUN(random_receive_queue);
