@@ -497,8 +497,12 @@ mod posting {
 
 #[kernel::prelude::kunit_tests(riwarp_qp_send)]
 mod sending {
-    use super::super::*;
+    use super::super::{
+        actions::Runner,
+        *, //
+    };
     use crate::{
+        abi::wr::SendWr,
         bench::{
             polled,
             Bench, //
@@ -509,6 +513,10 @@ mod sending {
         },
         queue::cq::Cq,
         Riwarp, //
+    };
+    use iwarp::actions::{
+        After,
+        Set, //
     };
     use kernel::{
         impl_has_work,
@@ -696,6 +704,17 @@ mod sending {
         assert_eq!(rig.sent_and_told(), (1, 1));
         assert!(rig.is_over());
         Ok(())
+    }
+
+    /// As after a round of the transmit task that got no memory: nobody posts meanwhile.
+    #[test]
+    fn transmit_later_runs_the_transmit_task() -> Result {
+        let rig = SendRig::new()?;
+        rig.qp.shared.sq.post(SendWr::default())?;
+        assert_eq!(rig.sent_and_told(), (0, 0));
+        let later = Set::NONE.with(After::TransmitLater);
+        rig.qp.carry_out(later, Runner::Any);
+        eventually(|| rig.sent_and_told().0 == 1)
     }
 
     /// As under a consumer's own lock, which its handler may take.
