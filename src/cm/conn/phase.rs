@@ -197,14 +197,14 @@ impl Actor {
     ///
     /// `ENOMEM`.
     pub(in crate::cm) fn awaiting_request(responder: Responder, entry: HalfOpen) -> Result<Self> {
-        let chance = entry.admission.chance();
+        let grace = entry.admission.grace_millis();
         let mut actor = Self::new(ConnPhase::Waiting {
             responder,
             inbox: Inbox::new()?,
             entry,
         });
         actor.limit(REQUEST_MS);
-        actor.recheck_after(chance);
+        actor.recheck_after(grace);
         Ok(actor)
     }
 

@@ -120,7 +120,7 @@ impl Conn {
         };
         actor.limit(HANDSHAKE_MS);
         if let AfterHandshake::Await { entry, .. } = &securing.then {
-            actor.recheck_after(entry.admission.chance());
+            actor.recheck_after(entry.admission.grace_millis());
         }
         NextStep::Again(ConnPhase::Securing(securing))
     }

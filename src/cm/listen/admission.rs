@@ -254,9 +254,9 @@ impl Admission {
     /// accept again. If all wait for the consumer, the socket accepts again once the consumer is
     /// asked about one of them.
     pub(super) fn has_room(&self, queue: AcceptQueue) -> bool {
-        let chance = match queue {
+        let grace = match queue {
             AcceptQueue::Long => 0,
-            AcceptQueue::Short => self.chance().into(),
+            AcceptQueue::Short => self.grace_millis().into(),
         };
         let oldest = {
             let mut waiting = self.waiting.lock();
@@ -268,7 +268,7 @@ impl Admission {
                 .list
                 .iter()
                 .find(|waiter| waiter.conn.is_some() && !waiter.queued)
-                .filter(|waiter| waiter.since.elapsed().as_millis() >= chance)
+                .filter(|waiter| waiter.since.elapsed().as_millis() >= grace)
                 .and_then(|waiter| waiter.conn.clone())
         };
         if oldest.is_some() {
@@ -334,7 +334,7 @@ impl Admission {
 
     /// Returns the minimum time that a connection has before it can be reset in favour of another
     /// one, in milliseconds. A peer without a connection manager sends its Request at once.
-    pub(in crate::cm) fn chance(&self) -> u32 {
+    pub(in crate::cm) fn grace_millis(&self) -> u32 {
         match self.consumer {
             Consumer::Cm(_) => 500,
             Consumer::Oob => 100,
@@ -590,12 +590,12 @@ mod tests {
         let (_, silent) = rig.add_conn()?;
         let (_, younger) = rig.add_conn()?;
         while rig.add().is_ok() {}
-        let chance = i64::from(rig.admission.chance());
+        let grace = i64::from(rig.admission.grace_millis());
         // The test takes less than an hour.
-        rig.age(chance - 3_600_000);
+        rig.age(grace - 3_600_000);
         assert!(!rig.admission.has_room(AcceptQueue::Short));
         assert_eq!(rig.drops(), Some(0));
-        rig.age(chance);
+        rig.age(grace);
         assert!(!rig.admission.has_room(AcceptQueue::Short));
         assert_eq!(rig.drops(), Some(1));
         is_reset(&silent)?;
