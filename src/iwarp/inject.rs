@@ -16,9 +16,9 @@
 //! `event=EVENT`, of a verb `errno=E`, or of a connection a [`ConnAction`]. The words of the first
 //! line say what the rule is about: requests when they are taken from their queue or before they
 //! are sent, messages of the peer before they are taken, or calls of a verb before they do
-//! anything; it counts these, for each stream by itself or on all of the device. `nth`, `every` and `p` say
-//! which of them it hits, and without them it hits all; `times` says how often at most. With
-//! `after` it acts inside the message of a request, behind so many octets of its payload.
+//! anything; it counts these, for each stream by itself or on all of the device. `nth`, `every` and
+//! `p` say which of them it hits, and without them it hits all; `times` says how often at most.
+//! With `after` it acts inside the message of a request, behind so many octets of its payload.
 //!
 //! Pure, any context. docs/inject.md is for users.
 

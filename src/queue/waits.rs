@@ -2,12 +2,12 @@
 
 //! Queue pairs whose next message has found no receive, and waits for one.
 //!
-//! iWARP has no RNR NAK. The receiver leaves such a message in TCP (`StreamReceiver::no_receive`), so the
-//! window stops the peer, and the queue pair is entered here, at the end of a list. A look at the
-//! list wakes those for which a receive is posted by now, the oldest first, and those that have
-//! waited too long. Kernel consumers post by a call, which has the list looked at. A process posts
-//! without one, so the list of its context is looked at by a timer, and with each doorbell and each
-//! arming of a completion queue.
+//! iWARP has no RNR NAK. The receiver leaves such a message in TCP (`StreamReceiver::no_receive`),
+//! so the window stops the peer, and the queue pair is entered here, at the end of a list. A look
+//! at the list wakes those for which a receive is posted by now, the oldest first, and those that
+//! have waited too long. Kernel consumers post by a call, which has the list looked at. A process
+//! posts without one, so the list of its context is looked at by a timer, and with each doorbell
+//! and each arming of a completion queue.
 //!
 //! All queue pairs of a context share one list and one timer, whichever receive queue they wait
 //! for. A look takes about 0.2 us for each of them, hence [`PAUSE_EACH`].

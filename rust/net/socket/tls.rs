@@ -125,7 +125,8 @@ struct Records {
 }
 
 impl Tls {
-    /// Makes the TLS of a socket on which it is on, with this peer. `callbacks` are those of the kernel's TLS.
+    /// Makes the TLS of a socket on which it is on, with this peer. `callbacks` are those of the
+    /// kernel's TLS.
     ///
     /// # Errors
     ///
