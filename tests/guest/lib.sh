@@ -17,8 +17,8 @@
 # siw), TOPOLOGY (netns, self, siw-server, siw-client), LINK (veth or tap: see veth_ends), ONLY (a
 # glob: run only the cases whose name matches), VERBOSE=1 (show every log), STRICT=1 (each device is
 # strict; `finish` prints what was found, docs/strict.md), RULES (for the file `inject` of each device;
-# `finish` prints how often they have hit, docs/inject.md), TLS=1 (each riwarp device demands TLS,
-# docs/tls.md).
+# `finish` prints how often they have hit, docs/inject.md), TLS=psk or x509 (each riwarp device
+# demands TLS, docs/tls.md).
 
 for setting in "$@"; do
 	case $setting in *=*) export "${setting?}" ;; esac

@@ -98,12 +98,28 @@ certify() {
 	setting "$1" "$2" tls x509
 }
 
-# secure_link NETNS DEVICE: turns TLS on with a key that all have, and demands it of peers.
+# secure_link NETNS DEVICE: turns TLS on as the variable TLS says, with a key or a certificate that all
+# have, and demands it of peers.
 secure_link() {
-	modprobe -q nvme_keyring || true
-	[ -n "${SECURE_RING:-}" ] || SECURE_RING=$(ring riwarp-tests)
-	[ -n "${SECURE_KEY:-}" ] || SECURE_KEY=$(psk "$SECURE_RING" 'riwarp tests' "$SECRET")
-	[ -n "${TLSHD[$1]:-}" ] || tlshd_start "$1" riwarp-tests || return 1
-	secure "$1" "$2" "$SECURE_RING" "$SECURE_KEY"
+	case $TLS in
+	psk)
+		modprobe -q nvme_keyring || true
+		[ -n "${SECURE_RING:-}" ] || SECURE_RING=$(ring riwarp-tests)
+		[ -n "${SECURE_KEY:-}" ] || SECURE_KEY=$(psk "$SECURE_RING" 'riwarp tests' "$SECRET")
+		[ -n "${TLSHD[$1]:-}" ] || tlshd_start "$1" riwarp-tests || return 1
+		secure "$1" "$2" "$SECURE_RING" "$SECURE_KEY"
+		;;
+	x509)
+		[ -e "$TMP/tests.pem" ] || authority tests
+		[ -e "$TMP/host.pem" ] || certificate host tests DNS:riwarp-tests
+		[ -n "${TLSHD[$1]:-}" ] || tlshd_start "$1" riwarp-tests tests || return 1
+		certify "$1" "$2" host
+		setting "$1" "$2" tls_peername riwarp-tests
+		;;
+	*)
+		echo "TLS=$TLS: neither psk nor x509"
+		return 1
+		;;
+	esac
 	setting "$1" "$2" tls_accept require
 }
