@@ -5,6 +5,7 @@
 #include <linux/fs.h>
 #include <linux/key-type.h>
 #include <linux/key.h>
+#include <linux/kmod.h>
 #include <linux/net.h>
 #include <linux/string.h>
 #include <linux/unaligned.h>
@@ -25,10 +26,13 @@ bool riwarp_helper_tls_exists(void)
 	return RIWARP_HAS_TLS;
 }
 
+/* Loads the parser if it is a module: nothing else does. */
 bool riwarp_helper_tls_has_x509(void);
 bool riwarp_helper_tls_has_x509(void)
 {
-	return RIWARP_HAS_TLS && IS_ENABLED(CONFIG_X509_CERTIFICATE_PARSER);
+	if (!RIWARP_HAS_TLS || !IS_ENABLED(CONFIG_X509_CERTIFICATE_PARSER))
+		return false;
+	return !IS_MODULE(CONFIG_X509_CERTIFICATE_PARSER) || !request_module("x509_key_parser");
 }
 
 /* Keys. */

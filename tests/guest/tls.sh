@@ -711,8 +711,6 @@ certificate b authority "IP:$IP4_B,DNS:$(reverse_name "$IP6_B")"
 certificate other authority DNS:other.example,IP:192.0.2.1
 certificate expired authority "IP:$IP4_A,IP:$IP4_B" -not_before 20200101000000Z -not_after 20200201000000Z
 certificate foreign stranger "IP:$IP4_A,IP:$IP4_B"
-# A module of some kernels.
-modprobe -q x509_key_parser || true
 
 try settings_want_keys 10 settings_want_keys
 try certificates_want_keys 10 certificates_want_keys

@@ -39,9 +39,10 @@ pub fn tls_exists() -> bool {
     unsafe { riwarp_helper_tls_exists() }
 }
 
-/// Returns whether the kernel has these, and keys of certificates.
+/// Returns whether the kernel has these, and keys of certificates, whose module it loads. Context:
+/// process, may sleep.
 pub fn tls_has_x509() -> bool {
-    // SAFETY: The helper returns a constant.
+    // SAFETY: The helper requires a context that may sleep, which the caller has.
     unsafe { riwarp_helper_tls_has_x509() }
 }
 
