@@ -162,10 +162,11 @@ void riwarp_helper_sk_net_refcnt_downgrade(struct sock *sk)
  * DNS.)
  */
 
-int riwarp_helper_tls_hello_psk(struct socket *sock, bool client, unsigned int timeout_ms,
-		s32 keyring, s32 key, void (*done)(void *data, int status, s32 peerid), void *data);
-int riwarp_helper_tls_hello_psk(struct socket *sock, bool client, unsigned int timeout_ms,
-		s32 keyring, s32 key, void (*done)(void *data, int status, s32 peerid), void *data)
+/* `own` are a keyring and a key, or the keys of a certificate and of its private key. */
+int riwarp_helper_tls_hello(struct socket *sock, bool client, bool x509, unsigned int timeout_ms,
+		const s32 own[2], void (*done)(void *data, int status, s32 peerid), void *data);
+int riwarp_helper_tls_hello(struct socket *sock, bool client, bool x509, unsigned int timeout_ms,
+		const s32 own[2], void (*done)(void *data, int status, s32 peerid), void *data)
 {
 #if RIWARP_HAS_TLS
 	struct tls_handshake_args args = {
@@ -174,38 +175,19 @@ int riwarp_helper_tls_hello_psk(struct socket *sock, bool client, unsigned int t
 		.ta_data = data,
 		.ta_peername = sock->file->f_path.dentry->d_name.name,
 		.ta_timeout_ms = timeout_ms,
-		.ta_keyring = keyring,
-		.ta_num_peerids = 1,
-		.ta_my_peerids = { key },
 	};
 
+	if (x509) {
+		args.ta_my_cert = own[0];
+		args.ta_my_privkey = own[1];
+		return client ? tls_client_hello_x509(&args, GFP_NOIO) :
+				tls_server_hello_x509(&args, GFP_NOIO);
+	}
+	args.ta_keyring = own[0];
+	args.ta_num_peerids = 1;
+	args.ta_my_peerids[0] = own[1];
 	return client ? tls_client_hello_psk(&args, GFP_NOIO) :
 			tls_server_hello_psk(&args, GFP_NOIO);
-#else
-	return -EOPNOTSUPP;
-#endif
-}
-
-int riwarp_helper_tls_hello_x509(struct socket *sock, bool client, unsigned int timeout_ms,
-		s32 cert, s32 privkey, void (*done)(void *data, int status, s32 peerid),
-		void *data);
-int riwarp_helper_tls_hello_x509(struct socket *sock, bool client, unsigned int timeout_ms,
-		s32 cert, s32 privkey, void (*done)(void *data, int status, s32 peerid),
-		void *data)
-{
-#if RIWARP_HAS_TLS
-	struct tls_handshake_args args = {
-		.ta_sock = sock,
-		.ta_done = done,
-		.ta_data = data,
-		.ta_peername = sock->file->f_path.dentry->d_name.name,
-		.ta_timeout_ms = timeout_ms,
-		.ta_my_cert = cert,
-		.ta_my_privkey = privkey,
-	};
-
-	return client ? tls_client_hello_x509(&args, GFP_NOIO) :
-			tls_server_hello_x509(&args, GFP_NOIO);
 #else
 	return -EOPNOTSUPP;
 #endif

@@ -30,21 +30,12 @@ use kernel::sync::SetOnce;
 
 extern "C" {
     fn riwarp_helper_tls_cancel(sk: *mut bindings::sock) -> bool;
-    fn riwarp_helper_tls_hello_psk(
+    fn riwarp_helper_tls_hello(
         sock: *mut bindings::socket,
         client: bool,
+        x509: bool,
         timeout_ms: c_uint,
-        keyring: i32,
-        key: i32,
-        done: unsafe extern "C" fn(*mut c_void, c_int, i32),
-        data: *mut c_void,
-    ) -> c_int;
-    fn riwarp_helper_tls_hello_x509(
-        sock: *mut bindings::socket,
-        client: bool,
-        timeout_ms: c_uint,
-        cert: i32,
-        privkey: i32,
+        own: *const [i32; 2],
         done: unsafe extern "C" fn(*mut c_void, c_int, i32),
         data: *mut c_void,
     ) -> c_int;
@@ -232,21 +223,24 @@ impl Handshake {
         };
         let outcome = Arc::new(outcome, GFP_KERNEL)?;
         let data = Arc::into_raw(outcome.clone()).cast_mut().cast();
-        let (raw, client) = (socket.raw(), role == TlsRole::Client);
-        // SAFETY: Both helpers require a valid socket with a file, which a lent one has, and a
-        // function that takes `data`: it does, once, unless this fails or the handshake is
+        let (x509, own) = match credentials {
+            Credentials::Psk { keyring, key } => (false, [keyring, key]),
+            Credentials::X509 { cert, privkey, .. } => (true, [cert, privkey]),
+        };
+        let own = own.map(|key| key.serial());
+        // SAFETY: The helper requires a valid socket with a file, which a lent one has, two numbers,
+        // and a function that takes `data`: it does, once, unless this fails or the handshake is
         // cancelled.
         let submitted = to_result(unsafe {
-            match credentials {
-                Credentials::Psk { keyring, key } => {
-                    let (keyring, key) = (keyring.serial(), key.serial());
-                    riwarp_helper_tls_hello_psk(raw, client, timeout_ms, keyring, key, done, data)
-                }
-                Credentials::X509 { cert, privkey, .. } => {
-                    let (cert, privkey) = (cert.serial(), privkey.serial());
-                    riwarp_helper_tls_hello_x509(raw, client, timeout_ms, cert, privkey, done, data)
-                }
-            }
+            riwarp_helper_tls_hello(
+                socket.raw(),
+                role == TlsRole::Client,
+                x509,
+                timeout_ms,
+                &raw const own,
+                done,
+                data,
+            )
         });
         if let Err(error) = submitted {
             // SAFETY: `from_raw` requires a pointer of `into_raw` whose reference nobody else owns:

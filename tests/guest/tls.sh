@@ -82,28 +82,18 @@ without_devices() {
 	rm -rf /etc/riwarp.conf /etc/riwarp
 }
 
-# The steps of docs/tls.md; those on the other host begin with the second line.
+# page_works HEADING LINES OTHER FILE MODE: the steps of a section of docs/tls.md, which are so many
+# lines; the last OTHER are those on the other host. Only root can read the file that they make. One
+# certificate serves both.
 page_works() {
 	local steps
 	without_devices
-	steps=$(page_block 'Steps, with a key that both hosts have')
-	[ "$(wc -l <<<"$steps")" = 4 ] || die "the page has other steps: $steps"
+	steps=$(page_block "$1")
+	[ "$(wc -l <<<"$steps")" = "$2" ] || die "the page has other steps: $steps"
 	page_in A "$steps"
-	page_in B "$(tail -n +2 <<<"$steps")"
-	[ "$(stat -c %a /etc/riwarp/psk)" = 600 ] || die 'others can read the key'
-	page_pair psk
-}
-
-# With certificates: those on the other host are the last four lines. One certificate serves both.
-page_of_certificates_works() {
-	local steps
-	without_devices
-	steps=$(page_block 'Steps, with certificates')
-	[ "$(wc -l <<<"$steps")" = 9 ] || die "the page has other steps: $steps"
-	page_in A "$steps"
-	page_in B "$(tail -n 4 <<<"$steps")"
-	[ "$(stat -c %a /etc/riwarp/host.key)" = 600 ] || die 'others can read the key'
-	page_pair x509
+	page_in B "$(tail -n "$3" <<<"$steps")"
+	[ "$(stat -c %a "/etc/riwarp/$4")" = 600 ] || die 'others can read the key'
+	page_pair "$5"
 }
 
 # The steps by hand, on one device; the other one has the same keys.
@@ -714,8 +704,8 @@ certificate foreign stranger "IP:$IP4_A,IP:$IP4_B"
 
 try settings_want_keys 10 settings_want_keys
 try certificates_want_keys 10 certificates_want_keys
-try steps_of_the_page 60 page_works
-try steps_of_the_page_with_certificates 60 page_of_certificates_works
+try steps_of_the_page 60 page_works 'Steps, with a key that both hosts have' 4 3 psk psk
+try steps_of_the_page_with_certificates 60 page_works 'Steps, with certificates' 9 4 host.key x509
 try steps_of_the_page_by_hand 60 page_by_hand_works
 try files_make_keys 120 files_make_keys
 tlshd_start "$NS_A" 'riwarp-a;riwarp-c' authority
