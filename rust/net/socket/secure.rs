@@ -170,22 +170,27 @@ impl Socket {
         Ok(())
     }
 
-    /// Ends that the socket counts its namespace, unless the daemon still has its file. Context:
+    /// Ends that the socket counts its namespace. Returns false while the daemon still has its file:
+    /// it may close the file some time after it has reported the end of the handshake. Context:
     /// process.
-    pub fn release_netns(&self) {
+    pub fn release_netns(&self) -> bool {
         let sk = self.sk();
         // SAFETY: The helper reads a field of a valid socket, which `self` has.
         let counts = self.is_secure() && unsafe { riwarp_helper_sk_net_refcnt(sk) } != 0;
+        if !counts {
+            return true;
+        }
         // SAFETY: The helper requires a socket with a file, which one with TLS has. Nobody gets a
         // new reference to the file: it is in no table, and the handshake is over.
-        if !counts || unsafe { riwarp_helper_sock_has_other_users(self.raw.as_ptr()) } {
-            return;
+        if unsafe { riwarp_helper_sock_has_other_users(self.raw.as_ptr()) } {
+            return false;
         }
         self.locked(|sk| {
             // SAFETY: The helper requires a valid socket that is locked, which `locked` gives, and
             // that counts its namespace, as just checked: only the sole owner changes that.
             unsafe { riwarp_helper_sk_net_refcnt_downgrade(sk) };
         });
+        true
     }
 
     /// Resets a connection that TLS is on, or that a handshake has. Context: process.

@@ -204,7 +204,9 @@ impl Conn {
                 actor.come_back();
             }
         }
-        self.socket.release_netns();
+        if !self.socket.release_netns() {
+            actor.come_back();
+        }
         match self.socket.state() {
             // With TCP Fast Open the stream may be open before the handshake has ended.
             TcpState::SynReceived | TcpState::Established => NextStep::Wait(ConnPhase::Open(open)),
