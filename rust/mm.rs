@@ -22,6 +22,15 @@ pub fn ram_pages() -> u64 {
     pages as u64 // CAST: `unsigned long` is 64 bits.
 }
 
+/// Lets other tasks run, in a loop over the pages of a region, of which there may be millions.
+///
+/// Context: process; no lock held but mutexes. With another one the kernel warns.
+pub fn may_resched() {
+    // SAFETY: The helper has no requirements.
+    unsafe { riwarp_helper_cond_resched() };
+}
+
 extern "C" {
+    fn riwarp_helper_cond_resched();
     fn riwarp_helper_totalram_pages() -> kernel::ffi::c_ulong;
 }

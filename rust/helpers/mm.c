@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
+#include <linux/io.h>
+#include <linux/ioport.h>
+#include <linux/libnvdimm.h>
 #include <linux/memcontrol.h>
 #include <linux/mm.h>
 #include <linux/mmap_lock.h>
@@ -29,6 +32,26 @@ bool riwarp_helper_is_readable(const void *address)
 	char octet;
 
 	return !copy_from_kernel_nofault(&octet, address, sizeof(octet));
+}
+
+/* Memory that the firmware describes (NFIT), or the parameter memmap= ("legacy"). */
+bool riwarp_helper_is_persistent(void *start, size_t len);
+bool riwarp_helper_is_persistent(void *start, size_t len)
+{
+	phys_addr_t at = virt_to_phys(start);
+
+	return region_intersects(at, len, IORESOURCE_MEM, IORES_DESC_PERSISTENT_MEMORY) ==
+		       REGION_INTERSECTS ||
+	       region_intersects(at, len, IORESOURCE_MEM, IORES_DESC_PERSISTENT_MEMORY_LEGACY) ==
+		       REGION_INTERSECTS;
+}
+
+void riwarp_helper_write_back(void *start, size_t len);
+void riwarp_helper_write_back(void *start, size_t len)
+{
+	arch_wb_cache_pmem(start, len);
+	/* On x86 only a fence waits for the instructions of that. */
+	wmb();
 }
 
 bool riwarp_helper_has_fast_strings(void);

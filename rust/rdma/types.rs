@@ -80,6 +80,8 @@ bit_set! {
         HUGETLB = 1 << 7;
         /// The peer may flush what it has placed to where all of the host sees it.
         FLUSH_GLOBAL = 1 << 8;
+        /// The peer may flush what it has placed to where it survives a loss of power.
+        FLUSH_PERSISTENT = 1 << 9;
         /// The order of placement within the region does not matter.
         RELAXED_ORDERING = 1 << 20;
     }
@@ -110,6 +112,8 @@ bit_set! {
         SRQ_RESIZE = bindings::ib_device_cap_flags_IB_DEVICE_SRQ_RESIZE as u64;
         /// The device flushes to where all of the host sees it.
         FLUSH_GLOBAL = bindings::ib_device_cap_flags_IB_DEVICE_FLUSH_GLOBAL as u64;
+        /// The device flushes to persistent memory.
+        FLUSH_PERSISTENT = bindings::ib_device_cap_flags_IB_DEVICE_FLUSH_PERSISTENT as u64;
         /// The device has atomic Writes.
         ATOMIC_WRITE = bindings::ib_device_cap_flags_IB_DEVICE_ATOMIC_WRITE as u64;
     }

@@ -263,18 +263,22 @@ const fn source_fault(refusal: Refusal) -> Fault {
     }
 }
 
-/// Checks a Flush against the region under its STag. An empty range is checked too.
+/// Checks a Flush against the region under its STag. An empty range is checked too. Returns the
+/// offset in the region, and the length in octets, of what is to be flushed.
 ///
 /// # Errors
 ///
 /// As [`check_source`].
-pub fn check_flush(region: Option<&RegionView>, request: &FlushRequest) -> Result<(), Fault> {
+pub fn check_flush(
+    region: Option<&RegionView>,
+    request: &FlushRequest,
+) -> Result<(u64, u64), Fault> {
     let needed = request.placement.needed();
     let region = check_region(region, request.stag, needed).map_err(source_fault)?;
     match request.level {
-        FlushLevel::Region => Ok(()),
+        FlushLevel::Region => Ok((0, region.len)),
         FlushLevel::Range => check_range(region, request.to, request.len)
-            .map(|_| ())
+            .map(|at| (at, request.len.into()))
             .map_err(source_fault),
     }
 }
@@ -516,15 +520,16 @@ mod tests {
             len,
         };
         let range = |to, len| check_flush(Some(&region), &request(FlushLevel::Range, to, len));
-        assert_eq!(range(0x1000, 0x100), Ok(()));
+        assert_eq!(range(0x1000, 0x100), Ok((0, 0x100)));
+        assert_eq!(range(0x1010, 0x80), Ok((0x10, 0x80)));
         assert_eq!(range(0x1000, 0x101), Err(Fault::SourceBounds));
         assert_eq!(range(0xfff, 1), Err(Fault::SourceBounds));
-        assert_eq!(range(0x1100, 0), Ok(()));
+        assert_eq!(range(0x1100, 0), Ok((0x100, 0)));
         assert_eq!(range(0x1101, 0), Err(Fault::SourceBounds));
         assert_eq!(range(u64::MAX, 2), Err(Fault::SourceWrap));
         // All of a region has no range.
         let whole = request(FlushLevel::Region, 0, u32::MAX);
-        assert_eq!(check_flush(Some(&region), &whole), Ok(()));
+        assert_eq!(check_flush(Some(&region), &whole), Ok((0, 0x100)));
         for request in [whole, request(FlushLevel::Range, 0x1000, 0)] {
             let flush = |region: RegionView| check_flush(Some(&region), &request);
             assert_eq!(check_flush(None, &request), Err(Fault::SourceInvalidStag));

@@ -418,7 +418,8 @@ impl Region {
     ///
     /// [`WcStatus::LocalQpOperation`] if the region is not for fast registration, belongs to
     /// another domain, is deregistered, or `key` has another index; [`WcStatus::LocalProtection`]
-    /// if it is registered already or [`to_rights`] refuses the rights.
+    /// if it is registered already, or [`to_rights`] refuses the rights, or a peer would have the
+    /// right to flush it to persistent memory.
     pub(crate) fn register(
         &self,
         stream: StreamId,
@@ -431,6 +432,9 @@ impl Region {
             return Err(WcStatus::LocalQpOperation);
         }
         let access = to_rights(access).map_err(|_| WcStatus::LocalProtection)?;
+        if access.contains(Access::FLUSH_PERSISTENT) {
+            return Err(WcStatus::LocalProtection);
+        }
         let registered = self.change(
             |body| !body.valid,
             |body| {

@@ -81,9 +81,15 @@ impl<'a> PeerAccess<'a> {
         })
     }
 
-    /// Checks a Flush, as [`check_flush`] does.
-    pub(crate) fn flush(&self, request: &FlushRequest) -> Result<(), Fault> {
-        check_flush(Some(&self.view), request)
+    /// Carries out a Flush, checked as [`check_flush`] does, by
+    /// `write_back(inside, offset in the region, length)`.
+    pub(crate) fn flush<E: From<Fault>>(
+        &self,
+        request: &FlushRequest,
+        write_back: impl FnOnce(&RegionGuard<'_>, u64, u64) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (at, len) = check_flush(Some(&self.view), request)?;
+        write_back(&self.inside, at, len)
     }
 
     /// Reads the first `len` octets that an RDMA Read asks for, checked as [`check_source`] does.

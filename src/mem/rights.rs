@@ -8,19 +8,23 @@ use iwarp::stag::Access;
 use kernel::prelude::*;
 use kernel_ext::{
     compat::EOPNOTSUPP,
-    rdma::types::AccessFlags, //
+    rdma::{
+        mem::mem_map::Memory,
+        types::AccessFlags, //
+    }, //
 };
 
 /// Flags that a device may ignore (`IB_ACCESS_OPTIONAL`): relaxed ordering and its future kin.
 const OPTIONAL: AccessFlags = AccessFlags::from_bits(0x3ff0_0000);
 
 /// The rights that each flag names.
-const RIGHTS: [(AccessFlags, Access); 5] = [
+const RIGHTS: [(AccessFlags, Access); 6] = [
     (AccessFlags::LOCAL_WRITE, Access::LOCAL_WRITE),
     (AccessFlags::REMOTE_WRITE, Access::REMOTE_WRITE),
     (AccessFlags::REMOTE_READ, Access::REMOTE_READ),
     (AccessFlags::REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
     (AccessFlags::FLUSH_GLOBAL, Access::FLUSH_GLOBAL),
+    (AccessFlags::FLUSH_PERSISTENT, Access::FLUSH_PERSISTENT),
 ];
 
 /// Converts the verbs' flags to the rights of a region.
@@ -47,8 +51,7 @@ pub(super) fn to_rights(flags: AccessFlags) -> Result<Access> {
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` for features the device does not offer: zero-based addresses, flushes to persistent
-/// memory.
+/// `EOPNOTSUPP` for features the device does not offer, as zero-based addresses.
 pub(super) fn named_rights(flags: AccessFlags) -> Result<Access> {
     let rest = RIGHTS
         .iter()
@@ -58,6 +61,26 @@ pub(super) fn named_rights(flags: AccessFlags) -> Result<Access> {
     } else {
         Err(EOPNOTSUPP)
     }
+}
+
+/// Checks that the memory of a region allows what these rights grant.
+///
+/// # Errors
+///
+/// * `EACCES` for the right to write memory that is read-only.
+/// * `EOPNOTSUPP` for a peer's atomic operations if the memory takes none, and for its flushes to
+///   persistent memory if not all of it is pinned persistent memory.
+pub(super) fn check_memory(rights: Access, memory: &Memory) -> Result {
+    if rights.contains(Access::LOCAL_WRITE) && !memory.is_writable() {
+        return Err(EACCES);
+    }
+    if rights.contains(Access::REMOTE_ATOMIC) && !memory.takes_atomics() {
+        return Err(EOPNOTSUPP);
+    }
+    if rights.contains(Access::FLUSH_PERSISTENT) && !memory.is_persistent() {
+        return Err(EOPNOTSUPP);
+    }
+    Ok(())
 }
 
 /// Returns the rights among the verbs' flags and ignores other flags.
@@ -91,8 +114,10 @@ mod tests {
             to_rights(AccessFlags::FLUSH_GLOBAL),
             Ok(Access::FLUSH_GLOBAL)
         );
-        let persistent = AccessFlags::from_bits(1 << 9);
-        assert_eq!(to_rights(persistent), Err(EOPNOTSUPP));
+        assert_eq!(
+            to_rights(AccessFlags::FLUSH_PERSISTENT),
+            Ok(Access::FLUSH_PERSISTENT)
+        );
         // A peer may not write where the consumer may not.
         assert_eq!(to_rights(AccessFlags::REMOTE_WRITE), Err(EINVAL));
         assert_eq!(to_rights(AccessFlags::REMOTE_ATOMIC), Err(EINVAL));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Regions whose memory may be absent: fetches a range for a copy, or prefetches on a process's
-//! advice. A fetched range stays pinned until the copy is made.
+//! advice. A fetched range stays pinned until the copy is made. And writes a range back for a Flush
+//! to persistent memory, which takes too long for softirq.
 //!
 //! Context: process. It takes as long as the process's page faults do, so the caller holds no lock
 //! and no guard of a region.
@@ -17,22 +18,26 @@ use kernel::{
         Delta, //
     }, //
 };
-use kernel_ext::rdma::{
-    mem::{
-        mem_map::Memory,
-        paged::{
-            OnDemand,
-            Prefetch, //
-        }, //
-    },
-    mr::Advice,
-    wr::IbSge, //
+use kernel_ext::{
+    mm::may_resched,
+    rdma::{
+        mem::{
+            mem_map::Memory,
+            paged::{
+                OnDemand,
+                Prefetch, //
+            }, //
+        },
+        mr::Advice,
+        wr::IbSge, //
+    }, //
 };
 
 use iwarp::stag::Stag;
 
 use crate::mem::{
     mr::{
+        Body,
         LocalUse,
         Region,
         RegionGuard, //
@@ -40,7 +45,7 @@ use crate::mem::{
     pd::Pd, //
 };
 
-/// A range of a region for which a copy waits.
+/// A range of a region for which a copy or a Flush waits.
 pub(crate) struct RegionRange {
     region: Arc<Region>,
     /// Which binding, if the region is a window: another one refers to other memory.
@@ -49,11 +54,23 @@ pub(crate) struct RegionRange {
     at: u64,
     /// Length in octets.
     len: usize,
-    /// How the copy uses the range.
-    usage: LocalUse,
+    wanted: Wanted,
 }
 
-/// Memory fetched for a copy, or why it could not be fetched.
+/// What has to happen to a range first.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    /// Its pages are fetched, for a copy that uses them so.
+    Fetch(LocalUse),
+    /// It is written back to persistent memory.
+    WriteBack,
+}
+
+/// Octets that are written back under one guard of their region, with bottom halves off.
+const WRITE_BACK_STEP: usize = 64 << 10;
+
+/// Memory fetched for a copy, or why it could not be fetched. Of a range that is written back, no
+/// memory.
 pub(crate) struct FetchedPages {
     range: RegionRange,
     memory: Result<Memory>,
@@ -73,11 +90,24 @@ impl RegionRange {
             binding: inside.binding(),
             at,
             len,
-            usage,
+            wanted: Wanted::Fetch(usage),
         }
     }
 
-    /// Fetches the range. The returned memory holds exactly this range; the caller drops it soon
+    /// Names the `len` octets at `at`, likewise, to be written back.
+    pub(crate) fn to_write_back(
+        region: &Arc<Region>,
+        inside: &RegionGuard<'_>,
+        at: u64,
+        len: usize,
+    ) -> Self {
+        Self {
+            wanted: Wanted::WriteBack,
+            ..Self::new(region, inside, at, len, LocalUse::Source)
+        }
+    }
+
+    /// Fetches the range, or writes it back. The returned memory holds exactly this range; the caller drops it soon
     /// after the copy, in process context. The copy has to be made while the region is accessible,
     /// and checked as any other.
     ///
@@ -86,7 +116,10 @@ impl RegionRange {
     /// * `EFAULT` if the range cannot be fetched, or the region has ended or is bound anew.
     /// * `ENOMEM` if memory stays short.
     pub(crate) fn fetch(&self) -> Result<Memory> {
-        let write = self.usage == LocalUse::Sink;
+        let write = match self.wanted {
+            Wanted::Fetch(usage) => usage == LocalUse::Sink,
+            Wanted::WriteBack => return self.write_back().map(|()| Memory::nothing()),
+        };
         with_retries(|| {
             let (paged, at) = self.paged().ok_or(EFAULT)?;
             Ok(Memory::Pages(paged.fetch(at, self.len, write)?))
@@ -113,25 +146,41 @@ impl RegionRange {
         }
     }
 
+    /// Accesses the region; [`None`] if it has ended or is bound anew.
+    fn access(&self) -> Option<RegionGuard<'_>> {
+        let inside = self.region.try_access()?;
+        (inside.binding() == self.binding).then_some(inside)
+    }
+
     /// Returns the paged memory and the offset in it.
     fn paged(&self) -> Option<(OnDemand, u64)> {
-        let inside = self.region.try_access()?;
-        if inside.binding() != self.binding {
-            return None;
+        paged(&*self.access()?, self.at)
+    }
+
+    /// Writes the range back, as long as the region is there.
+    fn write_back(&self) -> Result {
+        let mut done = 0;
+        while done < self.len {
+            let len = (self.len - done).min(WRITE_BACK_STEP);
+            // CAST: `usize` is 64 bits. NO-OVERFLOW: inside the region.
+            let at = self.at + done as u64;
+            self.access().ok_or(EFAULT)?.memory().write_back(at, len)?;
+            done += len;
+            may_resched();
         }
-        paged(&inside, self.at)
+        Ok(())
     }
 
     /// Returns whether both name the same memory and use.
     fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.region, &other.region)
             && self.binding == other.binding
-            && (self.at, self.len, self.usage) == (other.at, other.len, other.usage)
+            && (self.at, self.len, self.wanted) == (other.at, other.len, other.wanted)
     }
 }
 
 impl FetchedPages {
-    /// Fetches the range.
+    /// Fetches the range, or writes it back.
     ///
     /// Context: process; takes as long as page faults do.
     pub(crate) fn new(range: RegionRange) -> Self {
@@ -171,7 +220,7 @@ pub(crate) fn with_retries<T>(mut f: impl FnMut() -> Result<T>) -> Result<T> {
 const RETRIES: u32 = 9;
 
 /// Returns the paged memory of a region and the offset in it.
-fn paged(inside: &RegionGuard<'_>, at: u64) -> Option<(OnDemand, u64)> {
+fn paged(inside: &Body, at: u64) -> Option<(OnDemand, u64)> {
     let (paged, at) = inside.memory().paged(at)?;
     Some((paged.clone(), at))
 }

@@ -177,6 +177,10 @@ impl DeviceOps for RdmaDevice {
             device_caps |= DeviceCaps::MEM_WINDOW | DeviceCaps::MEM_WINDOW_TYPE_2B;
             device_caps |= DeviceCaps::SRQ_RESIZE;
             device_caps |= DeviceCaps::FLUSH_GLOBAL | DeviceCaps::ATOMIC_WRITE;
+            // Elsewhere the kernel cannot write its caches back.
+            if cfg!(CONFIG_ARCH_HAS_PMEM_API) {
+                device_caps |= DeviceCaps::FLUSH_PERSISTENT;
+            }
             max_mw = MAX_MW;
             atomic_cap = AtomicCap::Global;
             odp_caps |= OdpCaps::ATOMIC | OdpCaps::FLUSH | OdpCaps::ATOMIC_WRITE;

@@ -371,7 +371,14 @@ impl Delivery for Host {
         Ok(())
     }
 
-    fn queue_flush(&mut self, request: &FlushRequest, answer: ReadRequest) -> Result<(), Fault> {
+    fn queue_flush(
+        &mut self,
+        request: &FlushRequest,
+        answer: ReadRequest,
+    ) -> Result<(), NotPlaced<Fault>> {
+        if self.is_absent() {
+            return Err(NotPlaced::Absent);
+        }
         self.inbound.try_take();
         let region = self.regions.get(&request.stag.index());
         check_flush(region.map(|region| &region.view), request)?;

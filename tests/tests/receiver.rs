@@ -244,11 +244,18 @@ impl Delivery for Recorder {
         self.check()
     }
 
-    fn queue_flush(&mut self, request: &FlushRequest, answer: ReadRequest) -> Result<(), Fault> {
+    fn queue_flush(
+        &mut self,
+        request: &FlushRequest,
+        answer: ReadRequest,
+    ) -> Result<(), NotPlaced<Fault>> {
         let (len, kind) = (request.len, answer.sink_stag.raw());
-        self.note(format!("flush {len} answered as {kind}"));
         assert_eq!(answer.len, 0);
-        self.check()
+        self.place(format!("flush {len} answered as {kind}"))
+            .map_err(|why| match why {
+                NotPlaced::Absent => NotPlaced::Absent,
+                NotPlaced::Refused(_) => NotPlaced::Refused(Fault::SourceNoRight),
+            })
     }
 
     fn queue_atomic(
@@ -1242,7 +1249,7 @@ fn atomic_write_completes_preceding_writes() {
 #[test]
 fn flush_uses_a_read_slot() {
     let mut rig = marked();
-    rig.host.refuses = Some(Fault::SourceNoRight);
+    rig.host.placed = vec![NotPlaced::Refused(1)];
     rig.feed(&flush(1), Done);
     rig.faulted(&["flush 200 answered as 257", "SourceNoRight true"]);
     let mut rig = marked();
@@ -1255,6 +1262,30 @@ fn flush_uses_a_read_slot() {
     unknown[2 + 18 + 3] = 4;
     rig.feed(&unknown, Done);
     rig.faulted(&["FlushKind true"]);
+}
+
+#[test]
+fn flush_waits_until_memory_is_written_back() {
+    const CALL: &[&str] = &["flush 200 answered as 257"];
+    let mut rig = marked();
+    rig.host.placed = vec![NotPlaced::Absent, NotPlaced::Absent];
+    rig.feed(&flush(1), Kept);
+    rig.asked(CALL, &[FetchIn]);
+    assert!(!rig.receiver.is_going());
+    rig.resume(Kept);
+    rig.asked(CALL, &[FetchIn]);
+    // It has its place among the Reads once.
+    rig.resume(Done);
+    rig.asked(CALL, &[Transmit]);
+    assert!(rig.receiver.is_going());
+    rig.feed(&flush(2), Done);
+    rig.asked(CALL, &[Transmit]);
+    let mut rig = marked();
+    rig.host.placed = vec![NotPlaced::Refused(1), NotPlaced::Absent];
+    rig.feed(&flush(1), Kept);
+    rig.asked(CALL, &[FetchIn]);
+    rig.resume(Done);
+    rig.faulted(&[CALL[0], "SourceNoRight true"]);
 }
 
 #[test]

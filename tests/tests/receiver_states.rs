@@ -215,9 +215,14 @@ impl Delivery for Model {
         Ok(())
     }
 
-    fn queue_flush(&mut self, _request: &FlushRequest, answer: ReadRequest) -> Result<(), Fault> {
+    fn queue_flush(
+        &mut self,
+        _request: &FlushRequest,
+        answer: ReadRequest,
+    ) -> Result<(), NotPlaced<Fault>> {
         assert_eq!(answer.len, 0);
-        self.queue_read(answer, None)
+        self.place(Fault::SourceBounds)?;
+        Ok(self.queue_read(answer, None)?)
     }
 
     fn queue_atomic(

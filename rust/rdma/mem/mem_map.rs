@@ -138,6 +138,45 @@ impl Memory {
         }
     }
 
+    /// Returns whether all of the memory keeps its octets without power: pinned pages of persistent
+    /// memory.
+    ///
+    /// Context: any but hard interrupt.
+    pub fn is_persistent(&self) -> bool {
+        match self {
+            Self::Pages(list) => {
+                matches!(list.owner(), Some(MemoryOwner::Umem(_)))
+                    && usize::try_from(list.len()).is_ok_and(|len| {
+                        let all = list.runs::<false>(0, len, |run| {
+                            // SAFETY: `virt_to_phys()` requires an address of the direct map: a
+                            // list of pinned pages has no other.
+                            let is = unsafe {
+                                riwarp_helper_is_persistent(run.start().cast(), run.len())
+                            };
+                            is.then_some(()).ok_or(EFAULT)
+                        });
+                        all.is_ok()
+                    })
+            }
+            Self::Part(part) => part.is_persistent(),
+            Self::KernelPages(_) | Self::KernelVirtual(_) | Self::Paged(_) => false,
+        }
+    }
+
+    /// Has the processor's caches write `len` octets at `offset` back to the memory, and waits
+    /// until they are there. On persistent memory they survive a loss of power then.
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT` if they are not all inside; some may have been written back then.
+    pub fn write_back(&self, offset: u64, len: usize) -> Result {
+        self.runs::<false>(offset, len, |run| {
+            // SAFETY: The helper requires mapped memory, which a run is while `self` is borrowed.
+            unsafe { riwarp_helper_write_back(run.start().cast(), run.len()) };
+            Ok(())
+        })
+    }
+
     /// Returns the longest contiguous run at `offset`, at most `max` octets; `None` outside, if
     /// `max` is 0, and for memory that is paged on demand.
     #[inline]
@@ -371,6 +410,11 @@ impl Memory {
         })?;
         Ok(old)
     }
+}
+
+extern "C" {
+    fn riwarp_helper_is_persistent(start: *mut kernel::ffi::c_void, len: usize) -> bool;
+    fn riwarp_helper_write_back(start: *mut kernel::ffi::c_void, len: usize);
 }
 
 impl KernelWindow {

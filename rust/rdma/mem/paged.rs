@@ -33,6 +33,7 @@ mod pinned;
 use super::mem_map::MemoryOwner;
 use crate::bindings;
 use crate::compat;
+use crate::mm::may_resched;
 use crate::mm::page_list::PageList;
 use crate::mm::run::Run;
 use crate::rdma::types::AccessFlags;
@@ -505,13 +506,6 @@ fn entry_of(pfn: c_ulong, known: usize) -> usize {
     address | writable
 }
 
-/// Lets other tasks run, in a loop over the pages of a region, of which there may be millions.
-fn may_resched() {
-    // SAFETY: `cond_resched()` requires a context that may sleep: the callers hold no lock but
-    // mutexes.
-    unsafe { riwarp_helper_cond_resched() };
-}
-
 /// Returns whether a process may write to its memory of this kind by an ordinary store. To a shadow
 /// stack it may not: the page tables call that writable, and the processor writes to it on calls.
 fn may_write(flags: vm_flags_t, shadow_stack: vm_flags_t) -> bool {
@@ -749,7 +743,6 @@ const HMM_PFN_REQ_FAULT: c_ulong = HMM_PFN_VALID as c_ulong;
 const HMM_PFN_REQ_WRITE: c_ulong = HMM_PFN_WRITE as c_ulong;
 
 extern "C" {
-    fn riwarp_helper_cond_resched();
     fn riwarp_helper_hmm_pfn_address(pfn: c_ulong) -> *mut c_void;
     fn riwarp_helper_interval_read_retry(
         notifier: *mut bindings::mmu_interval_notifier,

@@ -149,6 +149,19 @@ pub trait Delivery {
     /// Those of [`crate::stag::check_tagged`] and [`crate::atomic::check_alignment`].
     fn place_atomic_write(&mut self, segment: &TaggedSegment) -> Result<(), NotPlaced<Fault>>;
 
+    /// Checks what a Flush names, carries it out, and queues its answer, a Read of no octets. All
+    /// that the peer has sent before is placed. `Absent` if the memory has to be written back
+    /// first.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::stag::check_flush`].
+    fn queue_flush(
+        &mut self,
+        request: &FlushRequest,
+        answer: ReadRequest,
+    ) -> Result<(), NotPlaced<Fault>>;
+
     /// Places a payload, which is not empty, at `offset` of the receive taken last.
     ///
     /// # Errors
@@ -240,14 +253,6 @@ pub trait Delivery {
     ///
     /// Those of [`crate::stag::check_source`].
     fn queue_read(&mut self, request: ReadRequest, quoted: Option<Quoted>) -> Result<(), Fault>;
-
-    /// Checks what a Flush names, carries it out, and queues its answer, a Read of no octets. All
-    /// that the peer has sent before is placed.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`crate::stag::check_flush`].
-    fn queue_flush(&mut self, request: &FlushRequest, answer: ReadRequest) -> Result<(), Fault>;
 
     /// Checks the target of an atomic operation, and queues the operation, likewise.
     ///
@@ -387,7 +392,7 @@ impl Written {
     }
 }
 
-/// A payload that waits for its memory, and what follows once it is placed.
+/// A payload or a Flush that waits for its memory, and what follows once it is placed.
 #[derive(Clone, Copy, Debug)]
 enum AbsentPayload<S> {
     Write(TaggedSegment),
@@ -396,6 +401,8 @@ enum AbsentPayload<S> {
     Response(ReadPlacement, S, PayloadSpan),
     /// The value that the target of an atomic operation had.
     Original(u64, S),
+    /// A Flush, and the header of its answer.
+    Flush(FlushRequest, ReadRequest),
 }
 
 /// A message that waits for its receive. The headers of its first FPDU are accepted.
@@ -767,6 +774,9 @@ impl<S> StreamReceiver<S> {
             Flow::AwaitsMemory(AbsentPayload::Original(original, sink)) => {
                 self.place_original(delivery, round, original, sink)
             }
+            Flow::AwaitsMemory(AbsentPayload::Flush(request, answer)) => {
+                self.queue_flush(delivery, round, request, answer)
+            }
             Flow::Going | Flow::AwaitsReceive(_) | Flow::Stopped => Ok(()),
         };
         match placed {
@@ -915,7 +925,7 @@ impl<S> StreamReceiver<S> {
                 round.after.insert(After::Transmit);
                 Ok(())
             }
-            Segment::Flush(header) => Self::take_flush(delivery, round, *header),
+            Segment::Flush(header) => self.take_flush(delivery, round, *header),
             Segment::Terminate(terminate) => {
                 self.flow = Flow::Stopped;
                 round.after.add(delivery.terminated(terminate));
@@ -951,15 +961,32 @@ impl<S> StreamReceiver<S> {
 
     #[cold]
     fn take_flush(
+        &mut self,
         delivery: &mut impl Delivery<Sink = S>,
         round: &mut Round,
         header: Queued<ReadRequest>,
     ) -> Result<(), Stop> {
         let header = header.admit(delivery.request_room())?;
         let request = FlushRequest::of_request(&header)?;
-        delivery.queue_flush(&request, answered_as(&header))?;
-        round.after.insert(After::Transmit);
-        Ok(())
+        self.queue_flush(delivery, round, request, answered_as(&header))
+    }
+
+    #[cold]
+    fn queue_flush(
+        &mut self,
+        delivery: &mut impl Delivery<Sink = S>,
+        round: &mut Round,
+        request: FlushRequest,
+        answer: ReadRequest,
+    ) -> Result<(), Stop> {
+        match delivery.queue_flush(&request, answer) {
+            Ok(()) => {
+                round.after.insert(After::Transmit);
+                Ok(())
+            }
+            Err(NotPlaced::Absent) => self.absent(AbsentPayload::Flush(request, answer)),
+            Err(NotPlaced::Refused(fault)) => Err(Stop::Fault(fault)),
+        }
     }
 
     #[inline]

@@ -52,6 +52,7 @@ use crate::{
         pd::Pd,
         regions::Regions,
         rights::{
+            check_memory,
             flags_of,
             to_rights, //
         }, //
@@ -88,7 +89,7 @@ impl Mr {
     /// # Errors
     ///
     /// * `EINVAL` for an empty or wrapping range, and as [`to_rights`].
-    /// * `EOPNOTSUPP` as [`to_rights`].
+    /// * `EOPNOTSUPP` as [`to_rights`] and [`check_memory`].
     /// * `ENOMEM` if the device has its maximum number of regions, the process would exceed its
     ///   limit of pinned memory or of memory that is paged on demand, or memory is short.
     /// * `EFAULT` if the memory is not mapped, or not writable although the rights require it.
@@ -98,7 +99,7 @@ impl Mr {
         key: Option<u8>,
     ) -> Result<MrCreated<Self>> {
         let access = to_rights(request.access)?;
-        let memory = memory_of(&pd, request)?;
+        let memory = memory_of(&pd, request, access)?;
         let body = Body::new(request.iova, request.length, access, memory);
         Ok(Self::insert(pd, Kind::User, key, body, request.access)?.created())
     }
@@ -111,8 +112,8 @@ impl Mr {
     ///   [`to_rights`].
     /// * `EACCES` for rights to write with a read-only descriptor.
     /// * `ENOMEM` if the device has its maximum number of regions, or memory is short.
-    /// * `EOPNOTSUPP` for paging on demand, for a peer's atomic operations if the memory takes
-    ///   none, and those of [`RegDmaBufMr::map`].
+    /// * `EOPNOTSUPP` for paging on demand, and those of [`check_memory`] and
+    ///   [`RegDmaBufMr::map`].
     pub(crate) fn register_dma_buf(
         pd: ArcBorrow<'_, Pd>,
         request: &RegDmaBufMr<'_>,
@@ -126,12 +127,7 @@ impl Mr {
         }
         let pages = request.map()?.into_pages(request.offset, request.length)?;
         let memory = Memory::Pages(pages);
-        if access.contains(Access::LOCAL_WRITE) && !memory.is_writable() {
-            return Err(EACCES);
-        }
-        if access.contains(Access::REMOTE_ATOMIC) && !memory.takes_atomics() {
-            return Err(EOPNOTSUPP);
-        }
+        check_memory(access, &memory)?;
         let body = Body::new(request.iova, request.length, access, memory);
         Ok(Self::insert(pd, Kind::User, None, body, request.access)?.created())
     }
@@ -144,7 +140,9 @@ impl Mr {
         access: AccessFlags,
     ) -> Result<MrCreated<Self>> {
         let memory = Memory::kernel_virtual(proof, 0, u64::MAX)?;
-        let body = Body::new(0, u64::MAX, to_rights(access)?, memory);
+        let rights = to_rights(access)?;
+        check_memory(rights, &memory)?;
+        let body = Body::new(0, u64::MAX, rights, memory);
         Ok(Self::insert(pd, Kind::Dma, None, body, access)?.created())
     }
 
@@ -299,16 +297,15 @@ impl Drop for Mw {
     }
 }
 
-/// Returns the memory of a request: pinned unless it is paged on demand, and divisible if windows
-/// may be bound to it.
+/// Returns the memory of a request that asks for these rights: pinned unless it is paged on demand,
+/// and divisible if windows may be bound to it.
 ///
 /// # Errors
 ///
 /// * `EINVAL` for an empty or wrapping range.
-/// * Those of [`RegUserMr::pin`],
-///   [`ContextPaging::begin`](crate::device::paging::ContextPaging::begin) and
-///   [`RegUserMr::page_on_demand`].
-pub(super) fn memory_of(pd: &Pd, request: &RegUserMr<'_>) -> Result<Memory> {
+/// * Those of [`RegUserMr::pin`], [`RegUserMr::page_on_demand`],
+///   [`ContextPaging::begin`](crate::device::paging::ContextPaging::begin) and [`check_memory`].
+pub(super) fn memory_of(pd: &Pd, request: &RegUserMr<'_>, rights: Access) -> Result<Memory> {
     let on_demand = request.access.contains(AccessFlags::ON_DEMAND);
     if request.length == 0 || request.iova.checked_add(request.length).is_none() {
         return Err(EINVAL);
@@ -319,9 +316,25 @@ pub(super) fn memory_of(pd: &Pd, request: &RegUserMr<'_>) -> Result<Memory> {
     } else {
         Memory::Pages(request.pin()?.into_pages()?)
     };
+    check_memory(rights, &memory)?;
+    prepare_flushes(pd, rights)?;
     if request.access.contains(AccessFlags::MW_BIND) {
         Ok(Divisible::try_new()?.fill(memory))
     } else {
         Ok(memory)
     }
+}
+
+/// Prepares for a peer's flushes to persistent memory, if it gets the right to them: a work item of
+/// the context carries them out.
+///
+/// # Errors
+///
+/// * `EINVAL` for a kernel consumer.
+/// * Those of [`ContextPaging::begin`](crate::device::paging::ContextPaging::begin).
+pub(super) fn prepare_flushes(pd: &Pd, rights: Access) -> Result {
+    if rights.contains(Access::FLUSH_PERSISTENT) {
+        pd.paging().ok_or(EINVAL)?.begin()?;
+    }
+    Ok(())
 }

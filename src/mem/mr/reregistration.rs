@@ -31,6 +31,7 @@ use kernel_ext::{
 use super::{
     registration::{
         memory_of,
+        prepare_flushes,
         Mr, //
     },
     Body,
@@ -38,7 +39,10 @@ use super::{
 };
 use crate::mem::{
     pd::Pd,
-    rights::to_rights, //
+    rights::{
+        check_memory,
+        to_rights, //
+    }, //
 };
 
 impl Mr {
@@ -50,10 +54,9 @@ impl Mr {
     /// Leave the region as it was.
     ///
     /// * As [`Mr::register_user`].
-    /// * `EACCES` if the memory that stays may not be written although the new rights need it.
+    /// * As [`check_memory`] for memory that stays.
     /// * `EBUSY` if a window is bound to it.
-    /// * `EOPNOTSUPP` if memory that stays is to be paged on demand from now on, or not any more,
-    ///   or takes no atomics and a peer is to have the right to them.
+    /// * `EOPNOTSUPP` if memory that stays is to be paged on demand from now on, or not any more.
     pub(crate) fn reregister(
         &self,
         pd: ArcBorrow<'_, Pd>,
@@ -66,7 +69,8 @@ impl Mr {
         let access = to_rights(flags)?;
         let new = match request.memory(flags) {
             Some(memory) => {
-                let body = Body::new(memory.iova, memory.length, access, memory_of(&pd, &memory)?);
+                let pages = memory_of(&pd, &memory, access)?;
+                let body = Body::new(memory.iova, memory.length, access, pages);
                 let new = Self::insert(pd, Kind::User, None, body, flags)?;
                 self.deregister()?;
                 new
@@ -87,12 +91,11 @@ impl Mr {
         if on_demand(flags) != on_demand(self.access) {
             return Err(EOPNOTSUPP);
         }
-        if access.contains(Access::LOCAL_WRITE) && !self.stays(Memory::is_writable) {
-            return Err(EACCES);
+        {
+            let inside = self.region.try_access().ok_or(EINVAL)?;
+            check_memory(access, inside.memory())?;
         }
-        if access.contains(Access::REMOTE_ATOMIC) && !self.stays(Memory::takes_atomics) {
-            return Err(EOPNOTSUPP);
-        }
+        prepare_flushes(&pd, access)?;
         let room = if flags.contains(AccessFlags::MW_BIND) {
             Some(Divisible::try_new()?)
         } else {
@@ -120,12 +123,5 @@ impl Mr {
             body.valid = true;
         });
         Ok(new)
-    }
-
-    /// Returns whether the memory that stays can do this.
-    fn stays(&self, can: fn(&Memory) -> bool) -> bool {
-        self.region
-            .try_access()
-            .is_some_and(|inside| can(inside.memory()))
     }
 }

@@ -141,6 +141,8 @@ impl Region {
             || inside.stag != bind.region
             || (access.contains(Access::REMOTE_WRITE) || access.contains(Access::REMOTE_ATOMIC))
                 && !inside.access.contains(Access::LOCAL_WRITE)
+            || access.contains(Access::FLUSH_PERSISTENT)
+                && !inside.access.contains(Access::FLUSH_PERSISTENT)
         {
             return Err(REFUSED);
         }

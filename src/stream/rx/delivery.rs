@@ -17,7 +17,10 @@ use iwarp::{
         AtomicResponse, //
     },
     fault::Fault,
-    flush::FlushRequest,
+    flush::{
+        FlushPlacement,
+        FlushRequest, //
+    },
     lifecycle::Event,
     mpa,
     rdmap::ReadRequest,
@@ -403,17 +406,32 @@ impl Delivery for RxDelivery<'_, '_> {
         Ok(())
     }
 
-    fn queue_flush(&mut self, request: &FlushRequest, answer: ReadRequest) -> Result<(), Fault> {
+    fn queue_flush(
+        &mut self,
+        request: &FlushRequest,
+        answer: ReadRequest,
+    ) -> Result<(), NotPlaced<Fault>> {
         let invalid = Fault::SourceInvalidStag;
         let region = self.cache.get(&self.qp.regions, request.stag);
         let region = region.ok_or(invalid)?;
         let access = PeerAccess::open(region, self.qp.stream_id(), Some(self.off));
-        access.ok_or(invalid)?.flush(request)?;
+        // The access ends with this statement, before the answer is queued.
+        access.ok_or(invalid)?.flush(request, |inside, at, len| {
+            if !request.placement.contains(FlushPlacement::PERSISTENT) {
+                return Ok(());
+            }
+            // Before all that follows is placed: an Atomic Write may tell that this is persistent.
+            // Not in softirq, since it may be long.
+            let again = self.again.ok_or(NotPlaced::Absent)?;
+            // CAST: `usize` is 64 bits.
+            let range = RegionRange::to_write_back(region, inside, at, len as usize);
+            again.write_back(range)
+        })?;
         if static_key::is_on() {
-            region.note_use(Access::FLUSH_GLOBAL);
+            region.note_use(request.placement.needed());
         }
         // All that came before is stored, and the answer is sent under locks taken later: who sees
-        // it, sees that. No region grants more than that.
+        // it, sees that.
         self.qp.put_request(InboundRequest::Read(InboundRead {
             request: answer,
             source: None,
@@ -559,6 +577,19 @@ impl Again<'_> {
                 NotPlaced::Absent
             }
             Halt::Refused(why) => NotPlaced::Refused(why),
+        }
+    }
+
+    /// Returns whether the range is written back; notes it otherwise.
+    fn write_back(&self, range: RegionRange) -> Result<(), NotPlaced<Fault>> {
+        match self.fetched.and_then(|fetched| fetched.memory_of(&range)) {
+            Some(Ok(_)) => Ok(()),
+            // Only a region that has ended cannot be.
+            Some(Err(_)) => Err(NotPlaced::Refused(Fault::SourceInvalidStag)),
+            None => {
+                self.absent.set(Some(range));
+                Err(NotPlaced::Absent)
+            }
         }
     }
 

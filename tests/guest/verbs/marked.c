@@ -135,6 +135,13 @@ PAIR_CASE(flush_to_persistent_memory, .send_ops = OPS)
 	flush_refused(p, RIGHTS, 0, 8, IBV_FLUSH_GLOBAL | IBV_FLUSH_PERSISTENT, IBV_FLUSH_RANGE);
 }
 
+PAIR_CASE(ordinary_memory_has_no_persistent_right)
+{
+	must(prepare(p));
+	check(!ibv_reg_mr(p->b.pd, remote.buf, LEN, RIGHTS | IBV_ACCESS_FLUSH_PERSISTENT), "registered");
+	check(errno == EOPNOTSUPP, "%s", strerror(errno));
+}
+
 PAIR_CASE(flush_of_deregistered_region, .send_ops = OPS)
 {
 	struct ibv_qp_ex *qp;
@@ -382,6 +389,7 @@ int main(int argc, char **argv)
 	RUN(flush_of_a_region_without_the_right);
 	RUN(flush_across_the_end);
 	RUN(flush_to_persistent_memory);
+	RUN(ordinary_memory_has_no_persistent_right);
 	RUN(flush_of_deregistered_region);
 	RUN(flush_without_placement_type);
 	RUN(flush_of_unknown_placement_type);

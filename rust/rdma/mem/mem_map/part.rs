@@ -63,6 +63,10 @@ impl Part {
     pub(super) fn takes_atomics(&self) -> bool {
         self.whole.takes_atomics()
     }
+
+    pub(super) fn is_persistent(&self) -> bool {
+        self.whole.is_persistent()
+    }
 }
 
 impl Memory {

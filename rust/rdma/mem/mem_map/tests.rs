@@ -69,6 +69,27 @@ mod mem_map {
     }
 
     #[test]
+    fn write_back_stays_inside_memory() -> Result {
+        let pinned = pinned(true)?;
+        for (offset, len) in [(0, 128), (10, 60), (64, 64), (128, 0)] {
+            pinned.memory.write_back(offset, len)?;
+        }
+        for (offset, len) in [(0, 129), (128, 1), (u64::MAX, 2)] {
+            assert_eq!(pinned.memory.write_back(offset, len), Err(EFAULT));
+        }
+        // It changes nothing, and needs no right to write.
+        assert!(pinned.buffer.iter().all(|octet| *octet == 0xee));
+        Ok(())
+    }
+
+    #[test]
+    fn only_pinned_memory_can_be_persistent() -> Result {
+        assert!(!pinned(true)?.memory.is_persistent());
+        assert!(!Memory::nothing().is_persistent());
+        Ok(())
+    }
+
+    #[test]
     fn read_only_memory_is_not_written() -> Result {
         let pinned = pinned(false)?;
         assert!(!pinned.memory.is_writable());

@@ -282,6 +282,19 @@ mod lists {
     }
 
     #[test]
+    fn fast_reg_refuses_right_to_persistent_flush() -> Result {
+        let rig = FastRegRig::new(2)?;
+        let mut list = rig.list(&[(0, PAGE)], 0)?;
+        assert_eq!(rig.mr.map_sg(&mut list.view()), Ok(1));
+        let region = &rig.mr.region;
+        let rights = AccessFlags::FLUSH_GLOBAL | AccessFlags::FLUSH_PERSISTENT;
+        let registered = region.register(rig.stream(), region.stag(), 0, rights);
+        assert_eq!(registered, Err(WcStatus::LocalProtection));
+        assert!(!region.view(rig.stream()).valid);
+        Ok(())
+    }
+
+    #[test]
     fn fast_reg_pages_are_inaccessible_before_registration() -> Result {
         let rig = FastRegRig::new(2)?;
         let key = rig.mr.region.stag();

@@ -156,6 +156,28 @@ mod windows {
     }
 
     #[test]
+    fn window_bind_needs_right_to_persistent_flush() -> Result {
+        let flushed = Bind {
+            access: AccessFlags::FLUSH_GLOBAL | AccessFlags::FLUSH_PERSISTENT,
+            ..BIND
+        };
+        for kind in BOTH {
+            let (window, plain) = (window(kind)?, region(Access::FLUSH_GLOBAL)?);
+            assert_eq!(window.bind(STREAM, &flushed, Some(&plain)), REFUSED);
+            // The right to flush to all of the host needs none.
+            let global = Bind {
+                access: AccessFlags::FLUSH_GLOBAL,
+                ..BIND
+            };
+            assert_eq!(window.bind(STREAM, &global, Some(&plain)), Ok(()));
+            let persistent = region(Access::FLUSH_PERSISTENT)?;
+            let window = self::window(kind)?;
+            assert_eq!(window.bind(STREAM, &flushed, Some(&persistent)), Ok(()));
+        }
+        Ok(())
+    }
+
+    #[test]
     fn window_bind_does_not_change_stag_index() -> Result {
         let (window, region) = (window(MwType::Two)?, region(Access::NONE)?);
         let elsewhere = Bind {
