@@ -12,7 +12,7 @@ declare -A limit=([perftest]=900 [teardown]=900 [verbs]=900 [hostile]=900 [many]
 limit+=([hostile_shapes]=1700 [docs]=1500 [interop]=900 [oob]=600 [rc]=1500 [pyverbs]=1000 [stacks]=7200 [nvme_guests]=1800 [iser_guests]=1800)
 # Options of qemu/run for suites with two guests.
 declare -A options_of=([rc_guests]='--guests 2')
-options_of+=([stacks]='--root stacks --mem 3G' [docs]='--root stacks --smp 1' [smb]='--root stacks' [pmem]='--append memmap=64M!1G')
+options_of+=([stacks]='--root stacks --mem 3G --append memmap=64M!1G' [docs]='--root stacks --smp 1' [smb]='--root stacks' [pmem]='--append memmap=64M!1G')
 options_of+=([nvme_guests]='--guests 2 --restarts' [iser_guests]='--guests 2 --restarts')
 # Suites that look for nothing that takes two processors to happen. In the stock kernel they have
 # one: an emulated guest does its work in half the time then, and two guests share two processors.

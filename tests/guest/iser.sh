@@ -42,12 +42,21 @@ END
 	[ $(($(commands read) + $(commands write) - before)) = 2 ] || die "$(cat "/sys/block/${DISK##*/}/stat")"
 }
 
+longer_than_the_keep_alive() {
+	node -o update -n 'node.conn[0].timeo.noop_out_interval' -v 2
+	node -o update -n 'node.conn[0].timeo.noop_out_timeout' -v 5
+	connect
+	kept_waiting 'ping timeout of 5 secs expired'
+	disconnect
+}
+
 ends_up self
 target_up
 initiator_up
 try login 40 connected over_rdma
 disk_cases
 try gaps 40 connected gaps
+try longer_than_the_keep_alive 90 longer_than_the_keep_alive
 ! can_starve || try starved 150 starved
 initiator_down
 target_down

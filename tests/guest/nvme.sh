@@ -87,6 +87,12 @@ lost_as_it_connects() {
 }
 nvme_fails() { ! nvme_over 30 connect -n "$NQN" -i 2 || die 'it connects'; }
 
+longer_than_the_keep_alive() {
+	connect -k $((5 * SLOW)) -l $((60 * SLOW)) -c 1
+	kept_waiting 'Successfully reconnected'
+	disconnect
+}
+
 ends_up self
 note_vectors
 target_up
@@ -97,6 +103,7 @@ try on_the_processors_of_the_vectors 90 on_the_processors_of_the_vectors
 try remote_invalidation 90 remote_invalidation
 try late_requests 90 by_rule delay=20ms
 try reset_connections 90 by_rule reset
+try longer_than_the_keep_alive 90 longer_than_the_keep_alive
 try lost_as_it_connects 90 lost_as_it_connects
 try load_notices 60 load_notices
 ! can_starve || try starved 150 starved

@@ -1,25 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Flush to persistent memory. The guest needs some: `--append memmap=64M!1G` gives it emulated one,
-# which this script makes a character device (device DAX), by sysfs as ndctl does.
+# Flush to persistent memory.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-ND=/sys/bus/nd
-TRACING=$TMP/tracing
+# shellcheck source=device_dax.sh
+. "$(dirname "$0")/device_dax.sh"
 
-# device_dax: gives the whole of the first namespace to device DAX.
-device_dax() {
-	local seed
-	[ -d $ND/devices/namespace0.0 ] || die 'this guest has no persistent memory'
-	seed=$(cat $ND/devices/region0/dax_seed)
-	cat /proc/sys/kernel/random/uuid >"$ND/devices/$seed/uuid"
-	echo ram >"$ND/devices/$seed/mode"
-	echo namespace0.0 >"$ND/devices/$seed/namespace"
-	echo "$seed" >$ND/drivers/dax_pmem/bind
-	eventually 10 test -c /dev/dax0.0 || die 'no character device'
-}
+TRACING=$TMP/tracing
 
 # probe: shows in an instance of tracefs what the kernel writes back.
 probe() {
@@ -31,9 +20,8 @@ probe() {
 }
 
 ends_up self
-# The kernels that the project builds have none of the drivers.
-if ! modprobe -a nd_e820 dax_pmem device_dax; then
-	skip pmem/persistent 'no driver for device DAX'
+if ! has_device_dax; then
+	skip pmem/persistent 'the kernel has no device DAX'
 	finish
 fi
 try device_dax 30 device_dax

@@ -57,7 +57,7 @@ for TYPE in ${TYPES:-riwarp riwarp_siw riwarp_ib}; do
 	case $TYPE in
 	# What connects its queue pairs without rdma_cm.
 	riwarp_ib) parts='ibverbs rust_ibverbs ucx' ;;
-	*) parts='rsockets libfabric mpi fio qperf rdma_core pyverbs ibverbs rust_ibverbs ucx valkey ninep' ;;
+	*) parts='rsockets libfabric mpi fio qperf rdma_core pyverbs ibverbs librpma rust_ibverbs ucx valkey ninep' ;;
 	esac
 	for part in ${PARTS:-$parts}; do
 		# shellcheck source=/dev/null

@@ -345,6 +345,20 @@ starved() {
 	[ "$in_load" -ge 20 ] && [ "$while_connecting" -ge 2 ]
 }
 
+# kept_waiting REPORT: with the disk connected, by a consumer that gives a silent peer up after some
+# seconds: its next message waits in TCP for longer, as one does that finds no receive. The kernel
+# logs REPORT then, the consumer connects again, and the data is right.
+kept_waiting() {
+	local file=/sys/class/infiniband/$DEV_A/inject before
+	before=$(dmesg | grep -c "$1" || true)
+	echo "on=recv scope=device op=send nth=1 do=delay=$((15 * SLOW))s" >"$file"
+	eventually 40 has_logged "$1" $((before + 1)) || die "the kernel has not logged: $1"
+	verified 4
+	cat "$file"
+	echo clear >"$file"
+}
+has_logged() { [ "$(dmesg | grep -c "$1" || true)" -ge "$2" ]; }
+
 # disk_cases [PREFIX]: the cases that every disk must pass. DEPTHS are the queue depths of the
 # verified I/O; CYCLES is how often the disk is connected and disconnected.
 disk_cases() {
