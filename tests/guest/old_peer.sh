@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # This module in guest 1 and an older one, /mnt/share/0.ko, in guest 2: each serves the other, with
 # rdma_cm and without, with and without extensions. Nothing but what both know is sent: the FPDUs
-# fit into segments, which guest 1 counts. Run by tests/old-peer.
+# fit into segments, which guest 1 counts. A message without a receive waits as long as the older
+# one keeps its connection. Run by tests/old-peer.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -53,6 +54,33 @@ meet() {
 	PORT=$port
 }
 
+# late SECONDS OUTCOME: a message of the older end finds no receive at this one, which posts one so
+# many seconds later. The older one closes its half at once, and the connection some time after.
+late() {
+	local name=late_$1 port
+	PORT=$((PORT + 1))
+	port=$PORT
+	if [ "$GUEST" = 1 ]; then
+		start - "$TMP/late" within 90 "$VERBS_DIR/late" "${ADDR[1]}" "$PORT" "$1"
+		wait_listen "$PORT"
+		: >"/mnt/out/listening.$PORT"
+		try "$name" 100 late_ends "$2"
+	else
+		eventually 60 test -e "/mnt/out/listening.$PORT" || die "no server at port $PORT"
+		within 90 "$VERBS_DIR/late" "${ADDR[1]}" "$PORT" 0 client || true
+	fi
+	: >"/mnt/out/ended.$port.$GUEST"
+	eventually 100 test -e "/mnt/out/ended.$port.$((3 - GUEST))"
+	PORT=$port
+}
+late_ends() {
+	eventually 90 gone "$STARTED" || die 'it does not end'
+	grep -qx "$1" "$TMP/late" || die "$(last_line "$TMP/late")"
+}
+
+[ "$GUEST" = 2 ] || setting - "$DEV" receive_wait 60000
+late 3 success
+late 40 success
 for EXT in 0 1; do
 	setting - "$DEV" extensions $EXT
 	for server in 1 2; do
