@@ -226,7 +226,8 @@ impl Listener {
         if let Consumer::Oob = self.admission.consumer() {
             self.cm.oob_waiters.check_peer(device, &socket)?;
         }
-        let entry = self.admission.enter(others)?;
+        let from = socket.addr_pair().1.ip();
+        let entry = self.admission.enter(from, others)?;
         let key = entry.key;
         let socket = if device.tls.is_on() {
             // Which the peer's handshake demands, if it begins one.

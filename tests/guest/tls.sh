@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# iWARP over the kernel's TLS, with keys that both ends have and with certificates (docs/tls.md): two devices in two network
-# namespaces, each with a tlshd of its own. Programs run unchanged, the link below carries nothing in
-# the clear, and each wrong peer gets an error.
+# iWARP over the kernel's TLS, with keys that both ends have and with certificates (docs/tls.md): two
+# devices in two network namespaces, each with a tlshd of its own. Programs run unchanged, the link
+# below carries nothing in the clear, and each wrong peer gets an error.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -16,10 +16,13 @@ clear_again() {
 }
 
 settings_want_keys() {
+	local hidden
 	! setting "$NS_A" "$DEV_A" tls psk 2>"$TMP/error" || die 'psk without keys'
 	! setting "$NS_A" "$DEV_A" tls_key "$RING_A" 2>"$TMP/error" || die 'a keyring for a key'
 	! setting "$NS_A" "$DEV_A" tls_keyring "$KEY_A" 2>"$TMP/error" || die 'a key for a keyring'
 	! setting "$NS_A" "$DEV_A" tls_key 1 2>"$TMP/error" || die 'a key that does not exist'
+	hidden=$(keyctl newring riwarp-hidden @u) && keyctl setperm "$hidden" 0
+	! setting "$NS_A" "$DEV_A" tls_keyring "$hidden" 2>"$TMP/error" || die 'a keyring that nobody may read'
 	secure "$NS_A" "$DEV_A" "$RING_A" "$KEY_A"
 	! setting "$NS_A" "$DEV_A" tls_key 0 2>"$TMP/error" || die 'takes the key away while it is in use'
 	[ "$(cat "/sys/class/infiniband/$DEV_A/tls_key")" = "$KEY_A" ] || die 'another key'
@@ -577,6 +580,26 @@ stalled_handshakes_do_not_stop_others() {
 	wait "${pids[@]}"
 }
 
+# Ten thousand peers of one address that stop inside their handshakes: one of another address connects
+# meanwhile, and nothing stays of them.
+flood_of_handshakes() {
+	local flood other=${IP4_A%.*}.77
+	address_add "$NS_A" "$NET_A" "$other/24"
+	serve 100 rping -s -a "$IP4_B" -p "$PORT" -C 5 -V -S 1000
+	STARTED=$SERVER_PID
+	wait_listen "$PORT"
+	start "$NS_A" "$TMP/flood" python3 "$GUEST_DIR/tls_peer.py" connect "$IP4_B" "$PORT" "$other" flood
+	flood=$STARTED
+	eventually 60 grep -q begun "$TMP/flood" || die "$(last_line "$TMP/flood")"
+	took in_ns "$NS_A" within 60 rping -c -a "$IP4_B" -p "$PORT" -C 5 -V -S 1000
+	! grep -q stalled "$TMP/flood" || die 'the flood was over before'
+	wait "$SERVER_PID" || die "server: $(last_line "$SERVER_OUT")"
+	echo "it took $TOOK ms"
+	eventually 100 grep -q closed "$TMP/flood" || die "one stays: $(last_line "$TMP/flood")"
+	wait "$flood"
+	cat "$TMP/flood"
+}
+
 # client_begins: starts a server, SERVER_PID, and a client that connects to it, STARTED.
 client_begins() {
 	serve 60 rping -s -a "$IP4_B" -p "$PORT" -C 2 -V
@@ -752,8 +775,12 @@ try certified_peer_accepts 60 with_certificate b independent_peer_accepts whole
 both_on
 try fin_without_alert_is_a_loss 150 bad_end cut 'closed without the closure alert'
 try record_of_another_ends_the_stream 150 bad_end garbage 'a TLS record was not the peer'
+for way in replay swap drop; do
+	try "record_on_the_way_$way" 150 bad_end $way 'a TLS record was not the peer'
+done
 try key_update_ends_the_stream 150 key_update_ends_the_stream
 try stalled_handshakes_do_not_stop_others 90 stalled_handshakes_do_not_stop_others
+try flood_of_handshakes 200 flood_of_handshakes
 try stopped_daemon_holds_nothing_up 120 stopped_daemon_holds_nothing_up
 try killed_daemon_ends_in_time 90 killed_daemon_ends_in_time
 try without_daemon_it_fails_at_once 150 without_daemon_it_fails_at_once

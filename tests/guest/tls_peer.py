@@ -15,15 +15,22 @@ WAY is how:
     split      each octet in a record of its own
     cut        ends with a FIN and without TLS's closure alert, before the exchange
     garbage    goes on, before the exchange, with octets that are no record of its own
+    replay     its first FPDU comes in two records, of which somebody on the way repeats the first
+    swap       ... exchanges them
+    drop       ... takes the first away
     early      sends an FPDU behind the Request, where the other end must be silent
     stall      connects and sends half of a ClientHello, and waits
+    flood      does that ten thousand times, from CREDENTIALS, an address
 """
+import resource
 import socket
 import ssl
 import struct
 import sys
+import threading
 
 SERVER_DATA_LEN = 16
+IP_BIND_ADDRESS_NO_PORT = 24
 MPA_REQUEST, MPA_REPLY = b"MPA ID Req Frame", b"MPA ID Rep Frame"
 
 
@@ -79,13 +86,86 @@ def receive_fpdu(tls):
     return ulpdu
 
 
+class Way(threading.Thread):
+    """Somebody on the way between a socket of TCP and `end`, for which TLS can be used in its place."""
+
+    def __init__(self, tcp, what):
+        super().__init__(daemon=True)
+        self.tcp, self.what, self.begun = tcp, what, threading.Event()
+        self.end, self.inside = socket.socketpair()
+        threading.Thread(target=self.back, daemon=True).start()
+        self.start()
+
+    def back(self):
+        """What the other end sends."""
+        try:
+            while octets := self.tcp.recv(65536):
+                self.inside.sendall(octets)
+        except OSError:
+            pass
+        self.inside.shutdown(socket.SHUT_WR)
+
+    def record(self):
+        head = exactly(self.inside, 5)
+        return head + exactly(self.inside, int.from_bytes(head[3:], "big"))
+
+    def run(self):
+        """What this end sends: the first two records behind `begun` are treated."""
+        try:
+            while not self.begun.is_set():
+                record = self.record()
+                if self.begun.is_set():
+                    break
+                self.tcp.sendall(record)
+            then = self.record()
+            self.tcp.sendall({"replay": record + record + then, "swap": then + record,
+                              "drop": then}[self.what])
+            while True:
+                self.tcp.sendall(self.record())
+        except (OSError, EOFError):
+            pass
+
+
+HALF = bytes.fromhex("1603010200010001fc0303")
+
+
+def flood(address, port, source):
+    """Begins handshakes, until the other end has closed all of them."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (12000, 12000))
+    begun, refused = [], 0
+    for n in range(10000):
+        tcp = socket.socket()
+        tcp.settimeout(20)
+        # The source port is chosen when it connects.
+        tcp.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
+        try:
+            tcp.bind((source, 0))
+            tcp.connect((address, port))
+            tcp.sendall(HALF)
+            begun.append(tcp)
+        except OSError:
+            refused += 1
+        if n == 100:
+            print("begun", flush=True)
+    print("stalled", len(begun), "refused", refused, flush=True)
+    for tcp in begun:
+        tcp.settimeout(60)
+        try:
+            tcp.recv(1)
+        except ConnectionError:
+            pass
+    print("closed by the other end")
+
+
 def main():
     role, address, port, credentials = sys.argv[1:5]
     way = sys.argv[5] if len(sys.argv) > 5 else "whole"
     if role == "connect":
+        if way == "flood":
+            return flood(address, int(port), credentials)
         raw = socket.create_connection((address, int(port)), timeout=20)
         if way == "stall":
-            raw.sendall(bytes.fromhex("1603010200010001fc0303"))
+            raw.sendall(HALF)
             print("stalled", flush=True)
             raw.settimeout(60)
             # Reset, or closed.
@@ -96,6 +176,10 @@ def main():
             print("closed by the other end")
             return
         ctx = context(ssl.PROTOCOL_TLS_CLIENT, credentials)
+        between = None
+        if way in ("replay", "swap", "drop"):
+            between = Way(raw, way)
+            raw = between.end
         tls = ctx.wrap_socket(raw, server_hostname=address, suppress_ragged_eofs=False)
     else:
         server = socket.create_server((address, int(port)))
@@ -113,6 +197,7 @@ def main():
 
     # TCP below it.
     beneath = socket.fromfd(tls.fileno(), socket.AF_INET, socket.SOCK_STREAM)
+    data = b"independent-peer"
 
     def end_badly():
         """Whether this peer ends here, badly."""
@@ -121,6 +206,10 @@ def main():
         elif way == "garbage":
             octets = b"\x17\x03\x03\x00\x40" + bytes(64)
             beneath.sendall(octets)
+        elif way in ("replay", "swap", "drop"):
+            fpdu = send_fpdu(1, data)
+            tls.sendall(fpdu[:20])
+            tls.sendall(fpdu[20:])
         else:
             return False
         try:
@@ -131,13 +220,14 @@ def main():
             print("the other end:", error)
         return True
 
-    data = b"independent-peer"
     if role == "connect":
         send(frame(MPA_REQUEST, 1) + (send_fpdu(1, data) if way == "early" else b""))
         reply = exactly(tls, 20)
         assert reply[:16] == MPA_REPLY, reply
         # Neither Markers, CRCs nor a rejection.
         assert reply[16] & 0xE0 == 0, reply
+        if between:
+            between.begun.set()
         if end_badly():
             return
         send(send_fpdu(1, data))

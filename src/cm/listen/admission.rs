@@ -3,10 +3,12 @@
 //! Which connections a listener admits, and when its consumer is asked about them.
 //!
 //! Each listener limits the connections about which its consumer has not been asked. At the limit,
-//! it resets the oldest one that had a minimum time but has not sent its Request, because younger
-//! ones are more likely to be honest; further connections wait in TCP. If so many wait there that
-//! TCP may drop some, there is no minimum time: a peer whose connection is dropped waits for
-//! seconds, while the Request of an honest one follows its last handshake segment at once.
+//! it resets one that had a minimum time but has not sent its Request; further connections wait in
+//! TCP. It is one of the address that has the most, since a single host can open any number, and of
+//! these the oldest, because younger ones are more likely to be honest. If so many wait in TCP that
+//! it may drop some, there is no minimum time: a peer whose connection is dropped waits for seconds,
+//! while the Request of an honest one follows its last handshake segment at once, or, with TLS,
+//! once a daemon of this host has answered.
 //!
 //! The consumer's backlog limits unanswered requests. Further requests are queued until the
 //! consumer answers, or has not been asked for 200 ms. This resets no connection.
@@ -15,6 +17,8 @@
 //! connection and the admission refer to each other until the connection leaves ([`HalfOpen`]).
 //!
 //! Context: process.
+
+use core::net::IpAddr;
 
 use iwarp::actions::Later;
 use kernel::{
@@ -114,6 +118,35 @@ impl PendingConns {
         self.list.iter().find(|waiter| waiter.queued)
     }
 
+    /// Returns the connection that has to go for another one, if it may after so many milliseconds.
+    fn first_to_go(&self, grace: i64) -> Option<&PendingConn> {
+        let mut most: Option<&PendingConn> = None;
+        for waiter in self.list.iter().filter(|waiter| waiter.may_go()) {
+            if most.is_none_or(|most| waiter.nth > most.nth) {
+                most = Some(waiter);
+            }
+        }
+        let from = most?.from;
+        let oldest = self
+            .list
+            .iter()
+            .find(|waiter| waiter.may_go() && waiter.from == from);
+        oldest.filter(|waiter| waiter.since.elapsed().as_millis() >= grace)
+    }
+
+    /// Removes the connection of a key.
+    fn remove(&mut self, key: u64) -> Option<PendingConn> {
+        let index = self.list.iter().position(|waiter| waiter.key == key)?;
+        let gone = self.list.remove(index).ok()?;
+        for waiter in &mut self.list {
+            if waiter.from == gone.from && waiter.nth > gone.nth {
+                // NO-OVERFLOW: more than another one.
+                waiter.nth -= 1;
+            }
+        }
+        Some(gone)
+    }
+
     /// [`Admission::may_ask`], at the time `now`.
     fn may_ask(&mut self, key: u64, backlog: u32, now: Instant<Monotonic>) -> bool {
         if let Some(waiter) = self.list.iter_mut().find(|waiter| waiter.key == key) {
@@ -123,12 +156,12 @@ impl PendingConns {
             && (self.unanswered < backlog || (now - self.last_asked).as_millis() >= ANSWER_WAIT_MS)
     }
 
-    /// Adds a connection whose Request has not come; returns its key.
+    /// Adds a connection from an address, whose Request has not come; returns its key.
     ///
     /// # Errors
     ///
     /// `EBUSY` at the limit.
-    fn add(&mut self) -> Result<u64> {
+    fn add(&mut self, from: IpAddr) -> Result<u64> {
         let key = self.next_key;
         self.next_key = key.wrapping_add(1);
         if self.list.len() >= self.limit {
@@ -136,6 +169,8 @@ impl PendingConns {
         }
         let waiter = PendingConn {
             key,
+            from,
+            nth: self.list.iter().filter(|other| other.from == from).count(),
             since: Instant::now(),
             conn: None,
             queued: false,
@@ -150,11 +185,22 @@ impl PendingConns {
 
 struct PendingConn {
     key: u64,
+    /// The peer's address.
+    from: IpAddr,
+    /// How many older ones of that address there are.
+    nth: usize,
     since: Instant<Monotonic>,
     /// Once there is one.
     conn: Option<Pending>,
     /// Whether its Request has arrived.
     queued: bool,
+}
+
+impl PendingConn {
+    /// Returns whether another one may take its place: it is made, and has sent no Request.
+    fn may_go(&self) -> bool {
+        self.conn.is_some() && !self.queued
+    }
 }
 
 impl Admission {
@@ -209,13 +255,17 @@ impl Admission {
         }
     }
 
-    /// Counts one more connection, whose Request has not come.
+    /// Counts one more connection, from an address, whose Request has not come.
     ///
     /// # Errors
     ///
     /// `EBUSY` at the limit.
-    pub(super) fn enter(self: &Arc<Self>, others: KVec<Arc<Self>>) -> Result<HalfOpen> {
-        let key = self.waiting.lock().add()?;
+    pub(super) fn enter(
+        self: &Arc<Self>,
+        from: IpAddr,
+        others: KVec<Arc<Self>>,
+    ) -> Result<HalfOpen> {
+        let key = self.waiting.lock().add(from)?;
         Ok(HalfOpen {
             admission: self.clone(),
             others,
@@ -249,31 +299,27 @@ impl Admission {
         self.open.load(Acquire)
     }
 
-    /// Returns whether one more connection can be admitted. If not, resets the oldest one without a
-    /// Request that had its minimum time, if `queue` leaves it any; its release makes the socket
-    /// accept again. If all wait for the consumer, the socket accepts again once the consumer is
+    /// Returns whether one more connection can be admitted. If not, resets one without a Request that
+    /// had its minimum time, if `queue` leaves it any; its release makes the socket accept again. If all wait for the consumer, the socket accepts again once the consumer is
     /// asked about one of them.
     pub(super) fn has_room(&self, queue: AcceptQueue) -> bool {
         let grace = match queue {
             AcceptQueue::Long => 0,
             AcceptQueue::Short => self.grace_millis().into(),
         };
-        let oldest = {
+        let first = {
             let mut waiting = self.waiting.lock();
             if waiting.list.len() < waiting.limit {
                 return true;
             }
             waiting.full = true;
             waiting
-                .list
-                .iter()
-                .find(|waiter| waiter.conn.is_some() && !waiter.queued)
-                .filter(|waiter| waiter.since.elapsed().as_millis() >= grace)
+                .first_to_go(grace)
                 .and_then(|waiter| waiter.conn.clone())
         };
-        if oldest.is_some() {
+        if first.is_some() {
             self.device.stats.backlog_drops.inc();
-            self.dismiss(oldest);
+            self.dismiss(first);
         }
         false
     }
@@ -304,11 +350,7 @@ impl Admission {
 
     /// Removes a connection whose Request was put to the consumer, or will not come any more.
     pub(in crate::cm) fn left(&self, key: u64) {
-        let _drop_outside_lock = {
-            let mut waiting = self.waiting.lock();
-            let index = waiting.list.iter().position(|waiter| waiter.key == key);
-            index.and_then(|index| waiting.list.remove(index).ok())
-        };
+        let _drop_outside_lock = self.waiting.lock().remove(key);
         self.run_next_queued();
         self.call_next();
     }
@@ -423,6 +465,7 @@ mod tests {
         },
         device::stats::Stats, //
     };
+    use core::net::Ipv4Addr;
     use iwarp::mpa::negotiate::{
         Depths,
         Initiator,
@@ -463,7 +506,13 @@ mod tests {
 
         /// Adds a pending connection; returns its key.
         fn add(&self) -> Result<u64> {
-            self.admission.waiting.lock().add()
+            self.add_from(1)
+        }
+
+        /// Adds one from 10.0.0.N.
+        fn add_from(&self, n: u8) -> Result<u64> {
+            let from = IpAddr::V4(Ipv4Addr::new(10, 0, 0, n));
+            self.admission.waiting.lock().add(from)
         }
 
         /// Returns whether a consumer with a backlog of one can be asked about a request, some
@@ -476,8 +525,12 @@ mod tests {
 
         /// Adds a pending connection that its next step resets. Returns the peer's socket, too.
         fn add_conn(&self) -> Result<(u64, Socket)> {
+            self.add_conn_from(1)
+        }
+
+        fn add_conn_from(&self, n: u8) -> Result<(u64, Socket)> {
             let (near, far) = pair(Family::V4)?;
-            let key = self.add()?;
+            let key = self.add_from(n)?;
             let conn = Conn::about_to_go(&self.bench.rdma.cm, near)?;
             let mut waiting = self.admission.waiting.lock();
             let waiter = waiting.list.iter_mut().find(|waiter| waiter.key == key);
@@ -601,6 +654,31 @@ mod tests {
         is_reset(&silent)?;
         rig.bench.device.queues.conn.flush();
         assert_eq!(younger.recv(&mut [0]), Err(EAGAIN));
+        Ok(())
+    }
+
+    #[test]
+    fn full_listener_drops_connection_of_most_crowded_address() -> Result {
+        let rig = ListenerRig::new()?;
+        // The oldest one is alone; the address with most has some without a connection yet.
+        let (_, alone) = rig.add_conn_from(2)?;
+        let gone = rig.add_from(3)?;
+        let (third, _third) = rig.add_conn_from(3)?;
+        let (_, first) = rig.add_conn_from(1)?;
+        let (_, second) = rig.add_conn_from(1)?;
+        rig.admission.left(gone);
+        while rig.add().is_ok() {}
+        let grace = i64::from(rig.admission.grace_millis());
+        rig.age(grace);
+        assert!(!rig.admission.has_room(AcceptQueue::Short));
+        is_reset(&first)?;
+        rig.bench.device.queues.conn.flush();
+        assert_eq!(alone.recv(&mut [0]), Err(EAGAIN));
+        assert_eq!(second.recv(&mut [0]), Err(EAGAIN));
+        // An older one that has left does not count.
+        let waiting = rig.admission.waiting.lock();
+        let third = waiting.list.iter().find(|waiter| waiter.key == third);
+        assert_eq!(third.map(|waiter| waiter.nth), Some(0));
         Ok(())
     }
 

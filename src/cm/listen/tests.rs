@@ -114,7 +114,8 @@ mod sockets {
         let other = await_peers(&rig.bench.rdma.cm, any)?;
         let shared = other.socket.lock().clone().ok_or(EINVAL)?;
         let mut entries = KVec::new();
-        while let Ok(entry) = rig.listener.admission.enter(KVec::new()) {
+        let peer = address(Family::V4, 0).ip();
+        while let Ok(entry) = rig.listener.admission.enter(peer, KVec::new()) {
             entries.push(entry, GFP_KERNEL)?;
         }
         let callers = rig.callers(1)?;
