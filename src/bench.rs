@@ -111,8 +111,8 @@ impl Bench {
     /// As [`Bench::new`], with a device that another link type makes.
     pub(crate) fn of(kind: DeviceKind) -> Result<Self> {
         let netdev = NetDevice::loopback()?;
-        let home = netdev.net_id();
-        Self::on(kind, netdev, home)
+        let namespace = netdev.net_id();
+        Self::on(kind, netdev, namespace)
     }
 
     /// As [`Bench::new`], with an interface that has left the namespace of the device.
@@ -120,11 +120,11 @@ impl Bench {
         Self::on(DeviceKind::Rxe, NetDevice::loopback()?, NetId::NONE)
     }
 
-    fn on(kind: DeviceKind, netdev: NetDevice, home: NetId) -> Result<Self> {
+    fn on(kind: DeviceKind, netdev: NetDevice, namespace: NetId) -> Result<Self> {
         let rdma = RdmaDevice::new(
             Parts {
                 kind,
-                home,
+                namespace,
                 guid: Guid::of(&netdev),
                 netdev,
                 link: DeviceLink::dead()?,

@@ -370,7 +370,7 @@ impl Drop for Reservation {
 pub(crate) struct Parts {
     pub(crate) kind: DeviceKind,
     /// The network namespace of the device.
-    pub(crate) home: NetId,
+    pub(crate) namespace: NetId,
     pub(crate) netdev: NetDevice,
     pub(crate) guid: Guid,
     pub(crate) link: DeviceLink,
@@ -389,7 +389,7 @@ pub(crate) struct Device {
     /// The network interface below.
     pub(crate) netdev: NetDevice,
     /// The network namespace in which the device was made; all sockets are in it.
-    pub(crate) home: NetId,
+    pub(crate) namespace: NetId,
     #[pin]
     gids: GidTable,
     pub(crate) settings: Settings,
@@ -433,7 +433,7 @@ impl Device {
         Arc::try_pin_init(
             try_pin_init!(Self {
                 kind: parts.kind,
-                home: parts.home,
+                namespace: parts.namespace,
                 netdev: parts.netdev,
                 gids <- GidTable::new(),
                 settings: parts.settings,
@@ -462,7 +462,7 @@ impl Device {
     ///
     /// `ENODEV` if the namespace is ending, or the interface has left it.
     pub(crate) fn net(&self) -> Result<NetRef> {
-        let net = self.netdev.net().filter(|net| net.id() == self.home);
+        let net = self.netdev.net().filter(|net| net.id() == self.namespace);
         net.ok_or(ENODEV)
     }
 

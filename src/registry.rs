@@ -224,10 +224,10 @@ impl Registry {
             node_type: kind.node_type(),
         };
         let mut made = None;
-        let result = Registration::try_new(name, netdev, &identity, |link, home| {
+        let result = Registration::try_new(name, netdev, &identity, |link, namespace| {
             let parts = Parts {
                 kind,
-                home,
+                namespace,
                 netdev: netdev.clone(),
                 guid,
                 link,
@@ -431,7 +431,7 @@ impl DeviceEntry {
 
     /// Returns whether the interface is in another namespace than the device.
     fn has_left(&self) -> bool {
-        self.device.netdev.net_id() != self.device.home
+        self.device.netdev.net_id() != self.device.namespace
     }
 
     fn is_removing(&self) -> bool {
@@ -583,7 +583,7 @@ impl NetnsExit for Riwarp {
             // closes all its sockets: listeners before `dealloc_driver`, since `ib_core` waits for
             // all objects; connections in `RdmaDevice::shut_down`, which waits for them and for
             // the items that have just accepted one.
-            registry.end_all(|device| device.home == net);
+            registry.end_all(|device| device.namespace == net);
         }
     }
 }

@@ -135,7 +135,7 @@ impl ListenerOrigin {
     fn of_caller(device: &Device) -> Self {
         if device.is_being_announced() {
             Self::Unknown
-        } else if device.home == NetId::current() {
+        } else if device.namespace == NetId::current() {
             Self::Native
         } else {
             Self::Foreign

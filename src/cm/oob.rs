@@ -120,7 +120,7 @@ pub(super) mod search;
 pub(crate) struct OobWaiters {
     ports: Arc<HeldPorts>,
     /// The zero of the clock that expires wrong guesses.
-    born: Instant<Monotonic>,
+    created: Instant<Monotonic>,
     #[pin]
     inner: Mutex<OobWaitersInner>,
     #[pin]
@@ -159,7 +159,7 @@ impl OobWaiters {
     pub(crate) fn new(ports: Arc<HeldPorts>) -> impl PinInit<Self> {
         pin_init!(Self {
             ports,
-            born: Instant::now(),
+            created: Instant::now(),
             inner <- new_mutex!(
                 OobWaitersInner {
                     hold: None,
@@ -247,7 +247,7 @@ impl OobWaiters {
         theirs: &Announcement,
     ) -> Result {
         // CAST: Not negative.
-        let now = self.born.elapsed().as_millis() as u64;
+        let now = self.created.elapsed().as_millis() as u64;
         let mut inner = self.inner.try_lock().ok_or(EAGAIN)?;
         // Without one the queue pair does not wait any more.
         let peer = inner.peers.get_mut(&pair.remote.gid).ok_or(ECONNREFUSED)?;
@@ -457,7 +457,7 @@ struct OobSearchInner {
     peer_receive_psn: Option<Psn>,
     pauses: Pauses,
     /// The zero of this search's clock.
-    born: Instant<Monotonic>,
+    created: Instant<Monotonic>,
     /// When to connect, if no connection is bound then.
     connect_at: Delta,
     /// When the search times out because of the first posted Send.
@@ -503,7 +503,7 @@ enum OobAction {
 
 impl OobSearchInner {
     fn next_action(&mut self) -> OobAction {
-        let now = self.born.elapsed();
+        let now = self.created.elapsed();
         if self.deadline.is_some_and(|deadline| now >= deadline) {
             return OobAction::GiveUp;
         }
@@ -540,7 +540,8 @@ impl OobSearchInner {
     fn connection_lost(&mut self) {
         self.state = ConnectState::Free;
         self.peer_receive_psn = None;
-        self.connect_at = self.born.elapsed() + Delta::from_millis(self.pauses.next_pause().into());
+        self.connect_at =
+            self.created.elapsed() + Delta::from_millis(self.pauses.next_pause().into());
     }
 }
 
@@ -749,7 +750,7 @@ impl OobSearch {
         let Some(at) = inner.next_action_at() else {
             return;
         };
-        let millis = as_millis_ceil(at - inner.born.elapsed()).clamp(0, 1 << 20);
+        let millis = as_millis_ceil(at - inner.created.elapsed()).clamp(0, 1 << 20);
         // CAST: just clamped.
         let delay = msecs_to_jiffies(millis as u32);
         // On failure it is set already or about to run.

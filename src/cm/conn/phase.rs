@@ -78,7 +78,7 @@ pub(in crate::cm) struct Actor {
     /// Receives events while the iWARP connection manager still expects one.
     pub(in crate::cm) id: Option<CmId>,
     /// The zero of this actor's clock.
-    pub(super) born: Instant<Monotonic>,
+    pub(super) created: Instant<Monotonic>,
     /// How far a test has advanced the clock.
     #[cfg(CONFIG_KUNIT = "y")]
     pub(super) ahead: Delta,
@@ -178,7 +178,7 @@ impl Actor {
         Self {
             phase,
             id: None,
-            born: Instant::now(),
+            created: Instant::now(),
             #[cfg(CONFIG_KUNIT = "y")]
             ahead: Delta::ZERO,
             deadline: None,
@@ -265,7 +265,7 @@ impl Actor {
 
     /// Returns the time since the connection was made.
     pub(in crate::cm) fn now(&self) -> Delta {
-        let now = self.born.elapsed();
+        let now = self.created.elapsed();
         #[cfg(CONFIG_KUNIT = "y")]
         let now = now + self.ahead;
         now

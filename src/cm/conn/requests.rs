@@ -101,7 +101,7 @@ pub(crate) fn connect(cm: ArcBorrow<'_, Cm>, id: CmId, param: &ConnParam<'_>) ->
     }
     // TCP takes the wildcard address for a loopback address.
     let stays_on_host = remote.is_loopback() || remote.is_unspecified();
-    if stays_on_host && cm.device.home != NetId::current() {
+    if stays_on_host && cm.device.namespace != NetId::current() {
         return Err(ENETUNREACH);
     }
     let qp = cm.qps.get(param.qpn).ok_or(EINVAL)?;

@@ -197,7 +197,7 @@ impl OobSearch {
             state: ConnectState::Free,
             peer_receive_psn: None,
             pauses: Pauses::default(),
-            born: Instant::now(),
+            created: Instant::now(),
             connect_at: Delta::ZERO,
             deadline: None,
             _wait: OobWait::begin(cm, pair, here)?,
@@ -269,7 +269,7 @@ impl OobSearch {
                 inner.connection_lost();
                 qp.take_conn()
             } else {
-                inner.connect_at = inner.born.elapsed();
+                inner.connect_at = inner.created.elapsed();
                 None
             };
             search.arm(inner);
@@ -296,7 +296,7 @@ impl OobSearch {
     fn expedite(self: &Arc<Self>) {
         if let Some(inner) = &mut *self.inner.lock() {
             if inner.deadline.is_none() && inner.pair.send_psn.is_some() {
-                let now = inner.born.elapsed();
+                let now = inner.created.elapsed();
                 let limit = inner.qp.retry_timeout();
                 inner.deadline = limit.map(|millis| now + Delta::from_millis(millis.into()));
                 inner.pauses = Pauses::default();
@@ -465,7 +465,7 @@ mod tests {
             state: ConnectState::Connecting,
             peer_receive_psn: None,
             pauses: Pauses::default(),
-            born: Instant::now(),
+            created: Instant::now(),
             connect_at: Delta::ZERO,
             deadline: None,
             _wait: OobWait::begin(&bench.rdma.cm, pair, here)?,

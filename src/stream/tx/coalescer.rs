@@ -66,7 +66,7 @@ pub(crate) struct DoorbellCoalescer {
     /// When the process's library rings.
     doorbells: Doorbells,
     /// Zero of the clock.
-    born: Instant<Monotonic>,
+    created: Instant<Monotonic>,
     /// Value of [`RxEvents`] at the last doorbell.
     rx_events: Atomic<u32>,
     /// When the last doorbell was handled, or rang if sending was delayed; in nanoseconds.
@@ -121,7 +121,7 @@ impl DoorbellCoalescer {
     pub(crate) fn new(doorbells: Doorbells) -> Self {
         Self {
             doorbells,
-            born: Instant::now(),
+            created: Instant::now(),
             rx_events: Atomic::new(0),
             last_done: Atomic::new(0),
             cost: Atomic::new(0),
@@ -239,7 +239,7 @@ impl DoorbellCoalescer {
     }
 
     fn now(&self) -> i64 {
-        self.born.elapsed().as_nanos()
+        self.created.elapsed().as_nanos()
     }
 }
 
