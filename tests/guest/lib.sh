@@ -125,14 +125,18 @@ last_line() { grep -av '^[[:space:]]*$' "$1" | tail -n 1 | cut -c1-200; }
 # lines with the script's name in front, and counts them. A program fails if its status is bad and
 # it printed no `not ok`, if it reports nothing, or if it exceeds the time. RELAY_NAME is its name.
 relay() {
-	local limit=$(($1 * SLOW)) out=$TMP/relay.log rc=0 bad good name
+	local limit=$(($1 * SLOW)) out=$TMP/relay.log rc=0 bad good name pid
 	shift
 	name=$SCRIPT/${RELAY_NAME:-$(basename "$1")}
 	# shellcheck disable=SC2254
 	case $name in $ONLY) ;; *) return 0 ;; esac
 	PORT=$((PORT + 10))
-	PORT=$PORT timeout -k 2 "$limit" "$@" >"$out" 2>"$out.err" </dev/null || rc=$?
-	sed -n -E "s,^(ok|not ok|skip) ,&$SCRIPT/,p" "$out"
+	: >"$out"
+	PORT=$PORT timeout -k 2 "$limit" "$@" >"$out" 2>"$out.err" </dev/null &
+	pid=$!
+	# As they come: whoever waits for the first failure need not wait for the last case.
+	tail -n +1 -s 0.1 --pid "$pid" -f "$out" | sed -u -n -E "s,^(ok|not ok|skip) ,&$SCRIPT/,p"
+	wait "$pid" || rc=$?
 	bad=$(grep -c '^not ok ' "$out" || true)
 	good=$(grep -c -E '^(ok|skip) ' "$out" || true)
 	FAILED=$((FAILED + bad))
