@@ -177,6 +177,12 @@ impl Conn {
         if orphaned || self.is_aborted() {
             return self.end(actor, Ended::Lost(self.loss_at_abort()), FinalAction::Reset);
         }
+        let state = self.socket.state();
+        // First, for what it asks for.
+        let drained = match state {
+            TcpState::CloseWait => self.drain(),
+            _ => Ok(CloseState::Going),
+        };
         if open.unreported.is_some() {
             if self.connection.is_asked(Later::ReportFirstFpdu) {
                 // MPA-41: the peer's ready-to-receive message has arrived and is valid.
@@ -207,10 +213,10 @@ impl Conn {
         if !self.socket.release_netns() {
             actor.come_back();
         }
-        match self.socket.state() {
+        match state {
             // With TCP Fast Open the stream may be open before the handshake has ended.
             TcpState::SynReceived | TcpState::Established => NextStep::Wait(ConnPhase::Open(open)),
-            TcpState::CloseWait => match self.drain() {
+            TcpState::CloseWait => match drained {
                 Err(_) => {
                     actor.come_back();
                     NextStep::Wait(ConnPhase::Open(open))
@@ -223,10 +229,6 @@ impl Conn {
                     self.end(actor, Ended::Lost(Loss::Unclosed), FinalAction::Reset)
                 }
                 Ok(CloseState::Whole) => {
-                    if self.connection.is_asked(Later::ReportFirstFpdu) {
-                        // It came since the check above.
-                        open.report(actor);
-                    }
                     if let Some(id) = &actor.id {
                         // Rejected, correctly, if the connection was not reported as established.
                         let _ = id.disconnect();
