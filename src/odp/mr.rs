@@ -107,9 +107,9 @@ impl RegionRange {
         }
     }
 
-    /// Fetches the range, or writes it back. The returned memory holds exactly this range; the caller drops it soon
-    /// after the copy, in process context. The copy has to be made while the region is accessible,
-    /// and checked as any other.
+    /// Fetches the range, or writes it back. The returned memory holds exactly this range; the
+    /// caller drops it soon after the copy, in process context. The copy has to be made while the
+    /// region is accessible, and checked as any other.
     ///
     /// # Errors
     ///

@@ -300,8 +300,9 @@ impl Admission {
     }
 
     /// Returns whether one more connection can be admitted. If not, resets one without a Request that
-    /// had its minimum time, if `queue` leaves it any; its release makes the socket accept again. If all wait for the consumer, the socket accepts again once the consumer is
-    /// asked about one of them.
+    /// had its minimum time, if `queue` leaves it any; its release makes the socket accept again.
+    /// If all wait for the consumer, the socket accepts again once the consumer is asked about one
+    /// of them.
     pub(super) fn has_room(&self, queue: AcceptQueue) -> bool {
         let grace = match queue {
             AcceptQueue::Long => 0,

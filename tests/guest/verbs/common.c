@@ -839,6 +839,16 @@ struct ibv_send_wr wr_rdma(enum ibv_wr_opcode op, uint64_t wr_id, int flags, str
 	return wr;
 }
 
+struct ibv_qp_ex *wr_begin(struct pair *p, uint64_t id)
+{
+	struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(p->a.qp);
+
+	ibv_wr_start(qp);
+	qp->wr_id = id;
+	qp->wr_flags = IBV_SEND_SIGNALED;
+	return qp;
+}
+
 bool poll_wc(struct ibv_cq *cq, struct ibv_wc *wc, int ms)
 {
 	int64_t end = now_ms() + ms;

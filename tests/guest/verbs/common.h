@@ -255,6 +255,9 @@ struct ibv_send_wr wr_make(enum ibv_wr_opcode op, uint64_t wr_id, int flags, str
 struct ibv_send_wr wr_rdma(enum ibv_wr_opcode op, uint64_t wr_id, int flags, struct ibv_sge *sge,
 			   int num_sge, uint64_t raddr, uint32_t rkey);
 
+/* Begins a signaled request of end a, to be posted by ibv_wr_*. */
+struct ibv_qp_ex *wr_begin(struct pair *p, uint64_t id);
+
 /* Takes one completion; false after `ms` without failing the case. */
 bool poll_wc(struct ibv_cq *cq, struct ibv_wc *wc, int ms);
 /* Takes one completion, which must have this id and status. */

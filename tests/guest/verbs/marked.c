@@ -29,19 +29,9 @@ static bool prepare_with(struct pair *p, int access)
 
 static bool prepare(struct pair *p) { return prepare_with(p, RIGHTS); }
 
-static struct ibv_qp_ex *begin(struct pair *p, uint64_t id)
-{
-	struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(p->a.qp);
-
-	ibv_wr_start(qp);
-	qp->wr_id = id;
-	qp->wr_flags = IBV_SEND_SIGNALED;
-	return qp;
-}
-
 static bool flush_at(struct pair *p, uint64_t id, uint64_t addr, size_t len, int type, int level)
 {
-	struct ibv_qp_ex *qp = begin(p, id);
+	struct ibv_qp_ex *qp = wr_begin(p, id);
 
 	ibv_wr_flush(qp, remote.mr->rkey, addr, len, (uint8_t)type, (uint8_t)level);
 	return !ibv_wr_complete(qp);
@@ -54,7 +44,7 @@ static bool flush(struct pair *p, uint64_t id, size_t off, size_t len, int type,
 
 static bool atomic_write(struct pair *p, uint64_t id, size_t off, uint64_t value)
 {
-	struct ibv_qp_ex *qp = begin(p, id);
+	struct ibv_qp_ex *qp = wr_begin(p, id);
 
 	ibv_wr_atomic_write(qp, remote.mr->rkey, (uintptr_t)remote.buf + off, &value);
 	return !ibv_wr_complete(qp);
@@ -62,7 +52,7 @@ static bool atomic_write(struct pair *p, uint64_t id, size_t off, uint64_t value
 
 static bool write_all(struct pair *p, uint64_t id, int flags)
 {
-	struct ibv_qp_ex *qp = begin(p, id);
+	struct ibv_qp_ex *qp = wr_begin(p, id);
 
 	qp->wr_flags = (unsigned int)flags;
 	ibv_wr_rdma_write(qp, remote.mr->rkey, (uintptr_t)remote.buf);
@@ -151,7 +141,7 @@ PAIR_CASE(flush_of_deregistered_region, .send_ops = OPS)
 	must(prepare(p));
 	key = remote.mr->rkey;
 	must(region_release(&remote));
-	qp = begin(p, 1);
+	qp = wr_begin(p, 1);
 	ibv_wr_flush(qp, key, (uintptr_t)remote.buf, 8, IBV_FLUSH_GLOBAL, IBV_FLUSH_MR);
 	check(!ibv_wr_complete(qp), "ibv_wr_complete");
 	must(expect_wc(p->a.send_cq, &wc, 1, IBV_WC_REM_ACCESS_ERR));
@@ -182,7 +172,7 @@ PAIR_CASE(flushes_beyond_the_depth, .send_ops = OPS, .depth = 2)
 		if (i % 3) {
 			must(flush(p, i, 0, LEN, IBV_FLUSH_GLOBAL, IBV_FLUSH_RANGE));
 		} else {
-			struct ibv_qp_ex *qp = begin(p, i);
+			struct ibv_qp_ex *qp = wr_begin(p, i);
 
 			ibv_wr_rdma_read(qp, remote.mr->rkey, (uintptr_t)remote.buf);
 			ibv_wr_set_sge(qp, local.mr->lkey, (uintptr_t)local.buf, 3000);

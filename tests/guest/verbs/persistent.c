@@ -47,19 +47,9 @@ static bool prepare(struct pair *p, int access)
 	return file_write(trace_path("trace"), "\n");
 }
 
-static struct ibv_qp_ex *begin(struct pair *p, uint64_t id)
-{
-	struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(p->a.qp);
-
-	ibv_wr_start(qp);
-	qp->wr_id = id;
-	qp->wr_flags = IBV_SEND_SIGNALED;
-	return qp;
-}
-
 static bool flush(struct pair *p, uint64_t id, size_t off, size_t len, int type, int level)
 {
-	struct ibv_qp_ex *qp = begin(p, id);
+	struct ibv_qp_ex *qp = wr_begin(p, id);
 
 	ibv_wr_flush(qp, remote.mr->rkey, (uintptr_t)dax + off, len, (uint8_t)type, (uint8_t)level);
 	return !ibv_wr_complete(qp);
@@ -67,7 +57,7 @@ static bool flush(struct pair *p, uint64_t id, size_t off, size_t len, int type,
 
 static bool write_at(struct pair *p, uint64_t id, size_t off)
 {
-	struct ibv_qp_ex *qp = begin(p, id);
+	struct ibv_qp_ex *qp = wr_begin(p, id);
 
 	ibv_wr_rdma_write(qp, remote.mr->rkey, (uintptr_t)dax + off);
 	ibv_wr_set_sge(qp, local.mr->lkey, (uintptr_t)local.buf, PAGE);
@@ -195,7 +185,7 @@ PAIR_CASE(records_become_persistent_in_order, .send_ops = OPS, .sq_depth = 256)
 
 		pattern_fill(local.buf, PAGE, (uint32_t)i);
 		must(write_at(p, i, i * PAGE) && flush(p, i, i * PAGE, PAGE, IBV_FLUSH_PERSISTENT, IBV_FLUSH_RANGE));
-		qp = begin(p, i);
+		qp = wr_begin(p, i);
 		ibv_wr_atomic_write(qp, remote.mr->rkey, (uintptr_t)dax, &i);
 		check(!ibv_wr_complete(qp), "ibv_wr_complete");
 		/* The next record has the same buffer. */
