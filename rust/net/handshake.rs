@@ -228,9 +228,9 @@ impl Handshake {
             Credentials::X509 { cert, privkey, .. } => (true, [cert, privkey]),
         };
         let own = own.map(|key| key.serial());
-        // SAFETY: The helper requires a valid socket with a file, which a lent one has, two numbers,
-        // and a function that takes `data`: it does, once, unless this fails or the handshake is
-        // cancelled.
+        // SAFETY: The helper requires a valid socket with a file, which a lent one has, two
+        // numbers, and a function that takes `data`: it does, once, unless this fails or the
+        // handshake is cancelled.
         let submitted = to_result(unsafe {
             riwarp_helper_tls_hello(
                 socket.raw(),

@@ -98,8 +98,8 @@ certify() {
 	setting "$1" "$2" tls x509
 }
 
-# secure_link NETNS DEVICE: turns TLS on as the variable TLS says, with a key or a certificate that all
-# have, and demands it of peers.
+# secure_link NETNS DEVICE: turns TLS on as the variable TLS says, with a key or a certificate that
+# all have, and demands it of peers.
 secure_link() {
 	case $TLS in
 	psk)

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# iWARP over the kernel's TLS, with keys that both ends have and with certificates (docs/tls.md): two
-# devices in two network namespaces, each with a tlshd of its own. Programs run unchanged, the link
-# below carries nothing in the clear, and each wrong peer gets an error.
+# iWARP over the kernel's TLS, with keys that both ends have and with certificates (docs/tls.md):
+# two devices in two network namespaces, each with a tlshd of its own. Programs run unchanged, the
+# link below carries nothing in the clear, and each wrong peer gets an error.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -580,8 +580,8 @@ stalled_handshakes_do_not_stop_others() {
 	wait "${pids[@]}"
 }
 
-# Ten thousand peers of one address that stop inside their handshakes: one of another address connects
-# meanwhile, and nothing stays of them.
+# Ten thousand peers of one address that stop inside their handshakes: one of another address
+# connects meanwhile, and nothing stays of them.
 flood_of_handshakes() {
 	local flood other=${IP4_A%.*}.77
 	address_add "$NS_A" "$NET_A" "$other/24"

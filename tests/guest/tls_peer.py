@@ -160,6 +160,7 @@ def flood(address, port, source):
 def main():
     role, address, port, credentials = sys.argv[1:5]
     way = sys.argv[5] if len(sys.argv) > 5 else "whole"
+    between = None
     if role == "connect":
         if way == "flood":
             return flood(address, int(port), credentials)
@@ -176,7 +177,6 @@ def main():
             print("closed by the other end")
             return
         ctx = context(ssl.PROTOCOL_TLS_CLIENT, credentials)
-        between = None
         if way in ("replay", "swap", "drop"):
             between = Way(raw, way)
             raw = between.end
@@ -206,7 +206,8 @@ def main():
         elif way == "garbage":
             octets = b"\x17\x03\x03\x00\x40" + bytes(64)
             beneath.sendall(octets)
-        elif way in ("replay", "swap", "drop"):
+        elif between:
+            between.begun.set()
             fpdu = send_fpdu(1, data)
             tls.sendall(fpdu[:20])
             tls.sendall(fpdu[20:])
@@ -226,8 +227,6 @@ def main():
         assert reply[:16] == MPA_REPLY, reply
         # Neither Markers, CRCs nor a rejection.
         assert reply[16] & 0xE0 == 0, reply
-        if between:
-            between.begun.set()
         if end_badly():
             return
         send(send_fpdu(1, data))

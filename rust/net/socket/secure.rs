@@ -170,9 +170,9 @@ impl Socket {
         Ok(())
     }
 
-    /// Ends that the socket counts its namespace. Returns false while the daemon still has its file:
-    /// it may close the file some time after it has reported the end of the handshake. Context:
-    /// process.
+    /// Ends that the socket counts its namespace. Returns false while the daemon still has its
+    /// file: it may close the file some time after it has reported the end of the handshake.
+    /// Context: process.
     pub fn release_netns(&self) -> bool {
         let sk = self.sk();
         // SAFETY: The helper reads a field of a valid socket, which `self` has.

@@ -6,9 +6,9 @@
 //! it resets one that had a minimum time but has not sent its Request; further connections wait in
 //! TCP. It is one of the address that has the most, since a single host can open any number, and of
 //! these the oldest, because younger ones are more likely to be honest. If so many wait in TCP that
-//! it may drop some, there is no minimum time: a peer whose connection is dropped waits for seconds,
-//! while the Request of an honest one follows its last handshake segment at once, or, with TLS,
-//! once a daemon of this host has answered.
+//! it may drop some, there is no minimum time: a peer whose connection is dropped waits for
+//! seconds, while the Request of an honest one follows its last handshake segment at once, or, with
+//! TLS, once a daemon of this host has answered.
 //!
 //! The consumer's backlog limits unanswered requests. Further requests are queued until the
 //! consumer answers, or has not been asked for 200 ms. This resets no connection.
@@ -18,7 +18,10 @@
 //!
 //! Context: process.
 
-use core::net::IpAddr;
+use core::{
+    cmp::Reverse,
+    net::IpAddr, //
+};
 
 use iwarp::actions::Later;
 use kernel::{
@@ -120,13 +123,9 @@ impl PendingConns {
 
     /// Returns the connection that has to go for another one, if it may after so many milliseconds.
     fn first_to_go(&self, grace: i64) -> Option<&PendingConn> {
-        let mut most: Option<&PendingConn> = None;
-        for waiter in self.list.iter().filter(|waiter| waiter.may_go()) {
-            if most.is_none_or(|most| waiter.nth > most.nth) {
-                most = Some(waiter);
-            }
-        }
-        let from = most?.from;
+        let may_go = self.list.iter().filter(|waiter| waiter.may_go());
+        // The first of those with as many.
+        let from = may_go.min_by_key(|waiter| Reverse(waiter.nth))?.from;
         let oldest = self
             .list
             .iter()
@@ -299,10 +298,10 @@ impl Admission {
         self.open.load(Acquire)
     }
 
-    /// Returns whether one more connection can be admitted. If not, resets one without a Request that
-    /// had its minimum time, if `queue` leaves it any; its release makes the socket accept again.
-    /// If all wait for the consumer, the socket accepts again once the consumer is asked about one
-    /// of them.
+    /// Returns whether one more connection can be admitted. If not, resets one without a Request
+    /// that had its minimum time, if `queue` leaves it any; its release makes the socket accept
+    /// again. If all wait for the consumer, the socket accepts again once the consumer is asked
+    /// about one of them.
     pub(super) fn has_room(&self, queue: AcceptQueue) -> bool {
         let grace = match queue {
             AcceptQueue::Long => 0,

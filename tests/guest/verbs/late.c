@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * One message that finds no receive: `late ADDRESS PORT SECONDS` accepts a connection, posts its only
- * receive so many seconds later, and prints how it completes; with a fourth word it connects, sends,
- * and closes as soon as the Send has completed.
+ * One message that finds no receive: `late ADDRESS PORT SECONDS` accepts a connection, posts its
+ * only receive so many seconds later, and prints how it completes; with a fourth word it connects,
+ * sends, and closes as soon as the Send has completed.
  */
 
 #include <rdma/rdma_cma.h>
