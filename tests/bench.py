@@ -32,6 +32,9 @@ NAMES = {
     "tcp": "TCP",
     "riw1": "riwarp, CRC",
     "rsiw1": "riwarp_siw, CRC",
+    "riwt": "riwarp, TLS",
+    "riww": "riwarp, WireGuard",
+    "tcpt": "TCP, TLS",
     "least": "least work",
     "least1": "least work, CRC",
 }
@@ -44,7 +47,8 @@ ENGINES = {
 }
 RATIOS = [("riw0", "siw"), ("rsiw", "siw"), ("riw0", "tcp"), ("rsiw", "tcp"), ("riw0", "rxe"),
           ("rsiw", "rxe"), ("riw1", "riw0"), ("rsiw1", "rsiw"), ("riw0", "least"), ("siw", "least"),
-          ("riw1", "least1"), ("least1", "least")]
+          ("riw1", "least1"), ("least1", "least"), ("riwt", "tcpt"), ("riwt", "riww"), ("riwt", "riw0"),
+          ("tcpt", "tcp")]
 
 # The ratios that the work on riwarp aims at: MTU, test, octets, depth, the two devices.
 BULK = [f"{way}_bw" for way in ("write", "send", "read")]

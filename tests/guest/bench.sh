@@ -15,8 +15,9 @@
 # Arguments NAME=VALUE: MTUS (between two guests that of the links); TESTS (TEST:SIZE[:DEPTH], with
 # the names of rbench, tests/native, of perftest's programs, or nvme_ and fio's word for the way: a
 # disk over NVMe-oF); DEVICES (siw; rxe; riw0, riw1: riwarp without and with CRC; rsiw, rsiw1: the
-# same of riwarp_siw; tcp: a socket, or NVMe/TCP, instead; least, least1: the least work of any
-# device, without and with CRC, tests/native/least.c); ROUNDS; DURATION (seconds of a run of rbench
+# same of riwarp_siw; tcp: a socket, or NVMe/TCP, instead; riwt: riwarp over TLS; tcpt: NVMe/TCP over
+# TLS; riww: riwarp over WireGuard, between two guests; least, least1: the least work of any device,
+# without and with CRC, tests/native/least.c); ROUNDS; DURATION (seconds of a run of rbench
 # or fio); COUNT: operations of a run of rbench instead, and its figure is the instructions of one,
 # if the guest's clock counts them (qemu/run --icount); MODULES: files of riwarp.ko below /mnt/share
 # that take turns in each round, and whose name follows that of the device, after a colon (default:
@@ -40,15 +41,21 @@ read -ra modules <<<"${MODULES:--}"
 OURS='riw0 riwarp 0
 riw1 riwarp 1
 rsiw riwarp_siw 0
-rsiw1 riwarp_siw 1'
+rsiw1 riwarp_siw 1
+riwt riwarp 0
+riww riwarp 0'
 
-# The number of a device's link, vec1 to vec6, or of TCP's, eth0.
-declare -A LINK_OF=([tcp]=0 [siw]=1 [rxe]=2 [riw0]=3 [riw1]=4 [rsiw]=5 [rsiw1]=6)
+# The number of a device's link, vec1 to vec6, or of TCP's, eth0. No run has both of those that share
+# a link.
+declare -A LINK_OF=([tcp]=0 [tcpt]=0 [siw]=1 [rxe]=2 [riw0]=3 [riw1]=4 [rsiw]=5 [rsiw1]=6 [riwt]=5 [riww]=6)
+# What a WireGuard interface needs of the MTU.
+TUNNEL=80
+HOST_NQN=nqn.2014-08.org.nvmexpress:uuid:00000000-0000-4000-8000-000000000077
 
 # address_of DEVICE: prints that of the guest that serves; TCP goes over eth0.
 address_of() {
 	case $1 in
-	tcp) echo "10.77.0.$NGUESTS" ;;
+	tcp | tcpt) echo "10.77.0.$NGUESTS" ;;
 	*) echo "10.74.${LINK_OF[$1]}.$NGUESTS" ;;
 	esac
 }
@@ -63,12 +70,27 @@ device() {
 			ip link set "vec${LINK_OF[$1]}" name "n$1"
 		fi
 		NETDEVS_MADE+=("n$1")
+		[ "$1" != riww ] || tunnel "n$1"
 		ip link set "n$1" up
 		address_add - "n$1" "10.74.${LINK_OF[$1]}.$GUEST/24"
 	fi
 	link_add - "$1" "$2" "n$1"
+	[ "$1" != riwt ] || TLS=psk secure_link - "$1"
 	[ -z "${3:-}" ] || setting - "$1" crc "$3"
 }
+
+# tunnel NAME: puts a WireGuard interface of this name over the link that has it.
+tunnel() {
+	local peer=$((3 - GUEST))
+	ip link set "$1" name "w$1"
+	ip link set "w$1" up
+	address_add - "w$1" "10.76.0.$GUEST/24"
+	ip link add "$1" mtu $(($(cat "/sys/class/net/w$1/mtu") - TUNNEL)) type wireguard
+	secret_of "$GUEST" >"$TMP/wireguard"
+	wg set "$1" private-key "$TMP/wireguard" listen-port 51820 peer "$(secret_of "$peer" | wg pubkey)" \
+		endpoint "10.76.0.$peer:51820" allowed-ips 10.74.0.0/16
+}
+secret_of() { printf 'the secret key of guest number %d' "$1" | base64; }
 
 # exchange FILE: loads this module in place of the current one and makes riwarp's devices anew.
 exchange() {
@@ -90,7 +112,9 @@ exchange() {
 # mtu MTU: sets that of the path, and of the interfaces, from which rxe takes its own.
 mtu() {
 	local dev
-	for dev in lo "${NETDEVS_MADE[@]}"; do ip link set "$dev" mtu "$1"; done
+	for dev in lo "${NETDEVS_MADE[@]}"; do
+		if [ "$dev" = nriww ]; then ip link set "$dev" mtu $(($1 - TUNNEL)); else ip link set "$dev" mtu "$1"; fi
+	done
 }
 
 # measure DEVICE MODULE: runs one measurement and prints its rows.
@@ -183,7 +207,7 @@ with_fio() {
 	[[ $way != *write ]] || field=49
 	target "$device"
 	{
-		modprobe "nvme-$FABRIC" && on_server served "$device" && (connect -i 1) &&
+		modprobe "nvme-$FABRIC" && on_server served "$device" && (connect -i 1 "${SECURE[@]}") &&
 			timeout 60 fio --name=bench --filename="$DISK" --direct=1 --ioengine=libaio --rw="$way" --bs="$size" \
 			--iodepth="$depth" --size=200M --time_based --runtime="${DURATION}s" --gtod_reduce=1 --minimal \
 			--terse-version=3 --output="$TMP/fio"
@@ -194,8 +218,23 @@ with_fio() {
 
 # target DEVICE: says where the disk is by this device.
 target() {
-	IP4_B=$(address_of "$1") FABRIC=rdma SERVICE=4420
-	[ "$1" != tcp ] || FABRIC=tcp SERVICE=4421
+	IP4_B=$(address_of "$1") FABRIC=rdma SERVICE=4420 SECURE=()
+	case $1 in
+	tcp) FABRIC=tcp SERVICE=4421 ;;
+	tcpt)
+		FABRIC=tcp SERVICE=4422 SECURE=(--hostnqn "$HOST_NQN" --tls)
+		nvme_key
+		;;
+	esac
+}
+
+# nvme_key: adds the key of host and subsystem, the same in each guest, once.
+nvme_key() {
+	[ -z "${NVME_KEY:-}" ] || return 0
+	modprobe nvme_keyring
+	NVME_KEY=$(nvme gen-tls-key --subsysnqn "$NQN" --hostnqn "$HOST_NQN" --identity 1 --hmac 1 \
+		--secret "$(printf '%064d' 77)" --insert)
+	[ -n "${TLSHD[-]:-}" ] || tlshd_start - .nvme
 }
 
 # served DEVICE: sets up the target at the device's address, once.
@@ -205,10 +244,11 @@ served() {
 	if [ ! -d "$TARGET/subsystems/$NQN" ]; then
 		modprobe null_blk && subsystem_up /dev/nullb0 || return 1
 	fi
-	[ -d "$(port_of "$1")" ] || port_up $((LINK_OF[$1] + 1))
+	[ -d "$(port_of "$1")" ] || port_up "$(number_of "$1")" ${SECURE:+tls1.3}
 }
 
-port_of() { echo "$TARGET/ports/$((LINK_OF[$1] + 1))"; }
+port_of() { echo "$TARGET/ports/$(number_of "$1")"; }
+number_of() { if [ "$1" = tcpt ]; then echo 8; else echo $((LINK_OF[$1] + 1)); fi; }
 
 # on_server COMMAND...: runs a function of this script in the guest that serves. The other, if there
 # are two, asks it by files in /mnt/out, and if the function fails there, the run ends.
@@ -233,6 +273,8 @@ obey() {
 }
 
 load_modules siw
+# A machine loads it when it boots. QEMU would emulate its instructions.
+[[ $(uname -r) != *-uml ]] || modprobe aesni_intel
 [[ " $DEVICES " != *' rxe '* ]] || load_modules rdma_rxe
 loaded=''
 device siw siw
@@ -259,7 +301,7 @@ for mtu in $MTUS; do
 	mtu "$mtu"
 	for case in $TESTS; do
 		for ((round = 0; round < ROUNDS; round++)); do
-			for kind in siw rxe tcp least least1; do
+			for kind in siw rxe tcp tcpt least least1; do
 				[[ " $DEVICES " != *" $kind "* ]] || measure "$kind" -
 			done
 			for ((i = 0; i < ${#modules[@]}; i++)); do
@@ -267,7 +309,7 @@ for mtu in $MTUS; do
 				on_server exchange "$module"
 				exchange "$module"
 				for kind in $DEVICES; do
-					[[ $kind =~ ^(siw|rxe|tcp|least1?)$ ]] || measure "$kind" "$module"
+					[[ $kind =~ ^(siw|rxe|tcpt?|least1?)$ ]] || measure "$kind" "$module"
 				done
 			done
 		done

@@ -31,7 +31,7 @@ subsystem_up() {
 	echo 1 >"$subsystem/namespaces/1/enable"
 }
 
-# port_up NUMBER: serves the subsystem by FABRIC at IP4_B and SERVICE.
+# port_up NUMBER [tls1.3]: serves the subsystem by FABRIC at IP4_B and SERVICE.
 port_up() {
 	local port=$TARGET/ports/$1
 	mkdir "$port"
@@ -39,6 +39,7 @@ port_up() {
 	echo ipv4 >"$port/addr_adrfam"
 	echo "$IP4_B" >"$port/addr_traddr"
 	echo "$SERVICE" >"$port/addr_trsvcid"
+	[ $# = 1 ] || echo "$2" >"$port/addr_tsas"
 	ln -s "$TARGET/subsystems/$NQN" "$port/subsystems/$NQN"
 }
 
