@@ -739,7 +739,9 @@ impl Lifecycle {
     }
 
     /// Returns the state of a word of [`Lifecycle::to_raw`]; any state for other words.
-    #[inline]
+    ///
+    /// Who asks one thing of the state then decodes only that.
+    #[inline(always)]
     pub const fn from_raw(raw: u32) -> Self {
         Self {
             phase: match raw & Self::PHASE {

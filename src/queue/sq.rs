@@ -339,7 +339,6 @@ impl SendQueue {
     }
 
     /// Takes the oldest posted request into `wr`; the request becomes pending.
-    #[inline]
     pub(crate) fn take(&self, wr: &mut SendWr) -> Taken {
         if self.looks_empty() {
             Taken::Nothing
@@ -348,7 +347,8 @@ impl SendQueue {
         }
     }
 
-    fn take_posted(&self, wr: &mut SendWr) -> Taken {
+    /// Takes it, if the queue does not [look empty](SendQueue::looks_empty).
+    pub(crate) fn take_posted(&self, wr: &mut SendWr) -> Taken {
         // Only the transmit task advances `taken`.
         let position = self.taken();
         if self.is_drained_at(position) {

@@ -64,6 +64,7 @@ impl LifecycleWord {
         Self(Atomic::new(state.to_raw()))
     }
 
+    #[inline(always)]
     pub(crate) fn load(&self) -> Lifecycle {
         // ORDERING: pairs with the full barrier in `exchange`: a context that sees a state also
         // sees what was prepared before its transition.
@@ -121,10 +122,12 @@ type Rest = (Set<After>, Set<Later>);
 
 impl QpShared {
     /// Returns the current state.
+    #[inline(always)]
     pub(crate) fn lifecycle(&self) -> Lifecycle {
         self.lifecycle.load()
     }
 
+    #[inline(always)]
     pub(crate) fn phase(&self) -> QpPhase {
         self.lifecycle().phase()
     }

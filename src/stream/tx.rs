@@ -424,8 +424,6 @@ impl TxStream {
                 if static_key::is_on() && self.is_interrupted(qp) {
                     return Err(Pause::Drained);
                 }
-            } else if self.has_nothing(qp) {
-                return Err(Pause::Drained);
             } else {
                 self.next_message(qp)?;
             }
@@ -484,15 +482,6 @@ impl TxStream {
         };
         self.after.add(after);
         Pause::Drained
-    }
-
-    /// Returns whether a cheap check finds nothing to send: the usual end of a round.
-    #[inline]
-    fn has_nothing(&self, qp: &QpShared) -> bool {
-        !self.context.sender.begins()
-            && self.held.is_none()
-            && !qp.inbound_reads.has_waiting()
-            && qp.sq.looks_empty()
     }
 
     #[inline(never)]

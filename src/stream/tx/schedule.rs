@@ -144,6 +144,9 @@ impl TxStream {
         if static_key::is_on() && self.is_silent(qp) {
             return Err(Pause::Drained);
         }
+        if !qp.inbound_reads.has_waiting() {
+            return self.next_request(qp);
+        }
         match self.context.sender.take_turn() {
             Side::Responses => self.next_response(qp).or_else(|response| {
                 self.next_request(qp)
@@ -156,17 +159,8 @@ impl TxStream {
         }
     }
 
-    #[inline]
-    fn next_response(&mut self, qp: &QpShared) -> Result<(), Pause> {
-        if qp.inbound_reads.has_waiting() {
-            self.take_response(qp)
-        } else {
-            Err(Pause::Drained)
-        }
-    }
-
     #[inline(never)]
-    fn take_response(&mut self, qp: &QpShared) -> Result<(), Pause> {
+    fn next_response(&mut self, qp: &QpShared) -> Result<(), Pause> {
         let sender = &mut self.context.sender;
         match qp.inbound_reads.take() {
             None => return Err(Pause::Drained),
@@ -215,6 +209,10 @@ impl TxStream {
         }
         // A process may post such requests as fast as they are carried out.
         for _ in 0..WITHOUT_MESSAGE {
+            // The usual end of a round.
+            if self.held.is_none() && qp.sq.looks_empty() {
+                return Err(Pause::Drained);
+            }
             self.try_request(qp)?;
             if self.context.sender.current.is_some() {
                 return Ok(());
@@ -223,23 +221,24 @@ impl TxStream {
         Err(Pause::Yield)
     }
 
-    /// Dequeues a request and starts it: it becomes the current message, or is carried out without
-    /// one.
+    /// Dequeues a request, of which there is one, and starts it: it becomes the current message, or
+    /// is carried out without one.
     #[inline(never)]
     fn try_request(&mut self, qp: &QpShared) -> Result<(), Pause> {
         let taken = match self.held.take() {
             Some(slot) => Taken::Wr(slot),
-            None => qp.sq.take(&mut self.wr),
+            None => qp.sq.take_posted(&mut self.wr),
         };
         let (slot, begun) = match taken {
             Taken::Wr(slot) if static_key::is_on() && self.is_held_as_posted(qp, slot) => {
                 return Err(Pause::Drained);
             }
-            Taken::Wr(slot) if qp.must_wait(&self.wr, self.context.confirmed) => {
-                self.held = Some(slot);
-                return Err(Pause::Drained);
-            }
             Taken::Wr(slot) => {
+                let is_confirmed = qp.is_confirmed(&self.wr, self.context.confirmed);
+                if qp.must_wait(&self.wr, is_confirmed) {
+                    self.held = Some(slot);
+                    return Err(Pause::Drained);
+                }
                 if static_key::is_on() {
                     if self.inject(qp, slot, Point::Send) {
                         return Err(Pause::Drained);
@@ -249,7 +248,7 @@ impl TxStream {
                     }
                 }
                 qp.trace_wr_start(slot, &self.wr);
-                let begun = self.begin(qp, slot);
+                let begun = self.begin(qp, slot, is_confirmed);
                 if begun.is_err() && qp.device.strict.is_on() {
                     let keys = self.wr.payload.keys();
                     qp.check_keys(KeyUser::Request(self.wr.id), keys);
@@ -274,7 +273,7 @@ impl TxStream {
 
     /// Turns the request into the current message, or carries it out if it needs none.
     #[inline]
-    fn begin(&mut self, qp: &QpShared, slot: Slot) -> Result<(), WcStatus> {
+    fn begin(&mut self, qp: &QpShared, slot: Slot, is_confirmed: bool) -> Result<(), WcStatus> {
         let Self {
             source,
             wr,
@@ -288,7 +287,7 @@ impl TxStream {
         } else {
             SendEvent::Silent
         };
-        let job = if qp.is_confirmed(wr, context.confirmed) {
+        let job = if is_confirmed {
             Job::Confirm(slot)
         } else {
             Job::Complete(slot)
@@ -594,14 +593,14 @@ impl QpShared {
 
     /// Returns whether the request has to wait for outstanding Reads.
     #[inline]
-    fn must_wait(&self, wr: &SendWr, confirmed: Confirmed) -> bool {
+    fn must_wait(&self, wr: &SendWr, is_confirmed: bool) -> bool {
         let reads = matches!(
             wr.op,
             SendOp::Read { .. }
                 | SendOp::Atomic { .. }
                 | SendOp::Flush(_)
                 | SendOp::AtomicWrite { .. }
-        ) || self.is_confirmed(wr, confirmed);
+        ) || is_confirmed;
         (wr.fence || reads) && self.must_wait_for_reads(wr, reads)
     }
 

@@ -192,7 +192,7 @@ mod schedule {
                     1 => ATOMIC,
                     _ => SendOp::default(),
                 };
-                assert!(qp.shared.must_wait(&request(op, n >= 3), Confirmed::None) == wait);
+                assert!(qp.shared.must_wait(&request(op, n >= 3), false) == wait);
                 // Only a request that waits makes a Response run the transmit task.
                 assert!(answered(qp) == wait);
                 if wait {
@@ -216,6 +216,10 @@ mod schedule {
             signalled,
             ..request(op, false)
         };
+        let must_wait = |op, signalled, confirmed| {
+            let wr = of(op, signalled);
+            qp.shared.must_wait(&wr, qp.shared.is_confirmed(&wr, confirmed))
+        };
         for waits in [false, false, true] {
             for (op, by) in [
                 ((|| WRITE) as fn() -> SendOp, Confirmed::Writes),
@@ -227,12 +231,12 @@ mod schedule {
                     _ => Confirmed::Writes,
                 };
                 assert!(qp.shared.is_confirmed(&of(op(), true), Confirmed::Both));
-                assert!(qp.shared.must_wait(&of(op(), true), by) == waits);
+                assert!(must_wait(op(), true, by) == waits);
                 assert!(answered(qp) == waits);
                 // Nobody hears of one without a completion.
-                assert!(!qp.shared.must_wait(&of(op(), false), by));
-                assert!(!qp.shared.must_wait(&of(op(), true), other));
-                assert!(!qp.shared.must_wait(&of(op(), true), Confirmed::None));
+                assert!(!must_wait(op(), false, by));
+                assert!(!must_wait(op(), true, other));
+                assert!(!must_wait(op(), true, Confirmed::None));
             }
             qp.shared.await_confirmation(None);
         }
@@ -255,7 +259,7 @@ mod schedule {
             stag: Stag::ZERO,
             to: 0,
         };
-        let waits = |op| qp.shared.must_wait(&request(op, false), Confirmed::None);
+        let waits = |op| qp.shared.must_wait(&request(op, false), false);
         for full in [false, false, true] {
             assert!(waits(SendOp::Flush(FLUSH)) == full && waits(atomic_write()) == full);
             qp.shared.await_confirmation(None);
