@@ -77,13 +77,26 @@ impl Octets {
         if self.len < size || self.to.addr() % size != 0 {
             return;
         }
+        // SAFETY: `copy` requires that so many octets are left, and that `to` is a multiple of the
+        // size, as just checked.
+        unsafe { self.copy::<T>() };
+    }
+
+    /// Copies the size of a `T` at once.
+    ///
+    /// # Safety
+    ///
+    /// So many octets must be left, and `to` must be a multiple of the size.
+    #[inline(always)]
+    unsafe fn copy<T: Copy>(&mut self) {
         // SAFETY: By the type invariant `from` is readable for `len` octets, which are enough.
         let value = unsafe { self.from.cast::<T>().read_unaligned() };
         // SAFETY: `write_volatile` requires a valid place that is aligned: by the type invariant
-        // `to` is writable for `len` octets, and it is a multiple of the size. It is one store.
+        // `to` is writable for `len` octets, and the caller guarantees that it is a multiple of the
+        // size. It is one store.
         unsafe { self.to.cast::<T>().write_volatile(value) };
-        // SAFETY: `skip` requires that so many octets are left, as just checked.
-        unsafe { self.skip(size) };
+        // SAFETY: `skip` requires that so many octets are left, which the caller guarantees.
+        unsafe { self.skip(size_of::<T>()) };
     }
 
     /// Goes on behind `count` octets.
@@ -134,7 +147,10 @@ impl Octets {
             unsafe { self.skip(TURN * WORD) };
         }
         while self.len > behind {
-            self.one::<u64>();
+            // SAFETY: `copy` requires that a word is left and that `to` is a multiple of it: `to`
+            // is one since the odd octets in front were copied, and so is the end, which it has not
+            // reached.
+            unsafe { self.copy::<u64>() };
         }
     }
 

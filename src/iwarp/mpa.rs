@@ -59,23 +59,18 @@ pub enum Crc {
 /// Returns how many octets of zeros follow a ULPDU of `ulpdu_len` octets: 0 to 3 (MPA-12).
 #[inline]
 pub const fn pad_len(ulpdu_len: u16) -> u8 {
-    match ulpdu_len & 3 {
-        0 => 2,
-        1 => 1,
-        2 => 0,
-        _ => 3,
-    }
+    // CAST: at most 3.
+    (2u16.wrapping_sub(ulpdu_len) & 3) as u8
 }
 
 /// Returns the length in octets of the FPDU around a ULPDU of `ulpdu_len` octets, Markers not
 /// counted (MPA-11). It is a multiple of 4, from 8 to 65544.
 #[inline]
 pub const fn fpdu_len(ulpdu_len: u16) -> u32 {
-    // CAST: both casts widen; `From` is not const.
+    // CAST: widens; `From` is not const.
     // NO-OVERFLOW: at most 2 + 65535 + 3 + 4.
-    (ulpdu_len as u32)
-        .saturating_add(const { (LENGTH_LEN + CRC_LEN) as u32 })
-        .saturating_add(pad_len(ulpdu_len) as u32)
+    let padded = (ulpdu_len as u32).saturating_add(const { LENGTH_LEN as u32 + 3 }) & !3;
+    padded.saturating_add(CRC_LEN as u32)
 }
 
 /// Returns the greatest ULPDU whose FPDU fits into one TCP segment of `emss` octets (MPA-28).

@@ -218,7 +218,8 @@ mod schedule {
         };
         let must_wait = |op, signalled, confirmed| {
             let wr = of(op, signalled);
-            qp.shared.must_wait(&wr, qp.shared.is_confirmed(&wr, confirmed))
+            qp.shared
+                .must_wait(&wr, qp.shared.is_confirmed(&wr, confirmed))
         };
         for waits in [false, false, true] {
             for (op, by) in [
