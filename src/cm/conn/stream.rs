@@ -295,13 +295,13 @@ impl Conn {
             };
             return self.end(actor, Ended::Lost(loss), FinalAction::Done);
         }
-        let stopped = self.is_cut_off() || self.connection.is_asked(Later::Close);
+        let cut_off = self.is_cut_off();
         if qp.is_some_and(|qp| qp.waits_for_memory()) {
             // Not the peer's fault.
             actor.limit(limit::OWED);
         }
         if unsent
-            && !stopped
+            && !cut_off
             && !half
                 .ack_deadline
                 .is_stuck(self.socket.acked(), actor, limit::OWED)
@@ -309,7 +309,7 @@ impl Conn {
             actor.recheck_with_backoff(&mut half.pause, limit::OWED_RECHECK_MAX);
             return NextStep::Wait(ConnPhase::HalfClosed(half));
         }
-        if half.lingers && !stopped && self.qp().is_some_and(|qp| qp.is_idle_in_rts()) {
+        if half.lingers && !cut_off && self.qp().is_some_and(|qp| qp.is_idle_in_rts()) {
             actor.no_limit();
             return NextStep::Wait(ConnPhase::HalfClosed(half));
         }
