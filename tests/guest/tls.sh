@@ -290,6 +290,17 @@ streams_end_in_order() {
 	[ "$(counter "$DEV_A" aborts) $(counter "$DEV_B" aborts)" = "$before" ] || die 'a stream was lost'
 }
 
+# Both ends on one device, which close while most of what was sent is still on its slow way.
+closes_over_a_slow_link() {
+	local before
+	before=$(counter "$DEV_A" aborts)
+	modprobe -q sch_netem
+	in_ns "$NS_A" tc qdisc add dev lo root netem rate 1mbit
+	CASE=sends_before_a_disconnect_arrive in_ns "$NS_A" "$VERBS_DIR/flush" "$IP4_A"
+	in_ns "$NS_A" tc qdisc del dev lo root
+	[ "$(counter "$DEV_A" aborts)" = "$before" ] || die 'a stream was lost'
+}
+
 perftest_works() {
 	perftest_pair ib_send_bw -n 2000 -s 4096
 	PORT=$((PORT + 1))
@@ -741,6 +752,7 @@ try rping_over_ipv6 60 rping_works 6
 try streams_have_a_cipher 60 streams_have_a_cipher
 try stream_does_not_hold_its_namespace 90 stream_does_not_hold_its_namespace
 try streams_end_in_order 60 streams_end_in_order
+try closes_over_a_slow_link 60 closes_over_a_slow_link
 try perftest 120 perftest_works
 try without_rdma_cm 60 oob_works
 try nothing_is_in_the_clear 90 nothing_is_in_the_clear both_on

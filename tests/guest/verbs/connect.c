@@ -126,6 +126,26 @@ static void silent_peer_times_out(void)
 	check(t.status == -ETIMEDOUT, "status %d", t.status);
 }
 
+/* A queue pair in error wants no connection: its start-up ends at once. */
+static void modify_to_error_ends_the_start_up(void)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	struct attempt t = { 0 };
+	struct tcp_peer peer;
+	int port = next_port();
+	int64_t start;
+
+	must(tcp_peer_start(&peer, port, NULL, 0));
+	must(attempt_start(&t, port));
+	start = now_ms();
+	check(!ibv_modify_qp(t.id->qp, &attr, IBV_QP_STATE), "ibv_modify_qp: %s", strerror(errno));
+	must(attempt_result(&t, GIVE_UP));
+	check(is_failure(t.event), "%s", rdma_event_str(t.event));
+	check(now_ms() - start < 1500 * slow, "only after %lld ms", (long long)(now_ms() - start));
+	attempt_end(&t);
+	tcp_peer_end(&peer);
+}
+
 static void incomplete_reply_times_out(void)
 {
 	struct attempt t;
@@ -772,6 +792,7 @@ int main(int argc, char **argv)
 	RUN(connect_without_listener_is_refused);
 	RUN(connect_without_route_is_reported);
 	RUN(silent_peer_times_out);
+	RUN(modify_to_error_ends_the_start_up);
 	RUN(incomplete_reply_times_out);
 	RUN(malformed_reply_fails);
 	RUN(close_instead_of_reply_fails);
