@@ -134,13 +134,15 @@ file_says() {
 	printf '%b\n' "[$netdev]" "type = $TYPE" "name = $device" "$2" >"$TMP/riwarp.$1"
 }
 
-# link_by_file END add|remove: makes or removes the device of an end as the unit does. The keyctl that
-# it finds notes its arguments.
+# link_by_file END add|remove: makes or removes the device of an end as the unit does, to which systemd
+# gives a keyring for its session with nothing in it. The keyctl that it finds notes its arguments.
 link_by_file() {
 	local netns=$NS_A netdev=$NET_A
 	if [ "$1" = B ]; then netns=$NS_B netdev=$NET_B; fi
+	# shellcheck disable=SC2016
 	in_ns "$netns" env "PATH=$TMP/bin:$PATH" "RIWARP_CONF=$TMP/riwarp.$1" "RIWARP_TLSHD_CONF=$TMP/tlshd.conf" \
-		"CREDENTIALS_DIRECTORY=$TMP/credentials" /riwarp/utils/riwarp-link "$2" "$netdev"
+		"CREDENTIALS_DIRECTORY=$TMP/credentials" \
+		keyctl session - sh -c 'exec "$@" 2>&3 3>&-' sh /riwarp/utils/riwarp-link "$2" "$netdev" 3>&2 2>/dev/null
 }
 
 # tlshd_says KEYRINGS TRUSTSTORE: a file of tlshd's.
