@@ -33,7 +33,15 @@ impl Qp {
     ///
     /// Context: any, no lock of the driver held but mutexes; process for
     /// [`After::TransmitLater`].
-    pub(crate) fn carry_out(self: &Arc<Self>, after: Set<After>, mut runner: Runner<'_, '_>) {
+    #[inline]
+    pub(crate) fn carry_out(self: &Arc<Self>, after: Set<After>, runner: Runner<'_, '_>) {
+        // The usual end of a round.
+        if !after.is_empty() {
+            self.carry_out_each(after, runner);
+        }
+    }
+
+    fn carry_out_each(self: &Arc<Self>, after: Set<After>, mut runner: Runner<'_, '_>) {
         for action in after.iter() {
             match action {
                 After::NotifyFatal => self.shared.link.event(QpEvent::Fatal),
