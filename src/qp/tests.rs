@@ -304,6 +304,7 @@ mod posting {
             rig.bench.modify(&rig.qp, &attr, QpAttrMask::STATE)?;
             later = polled(&rig.cq).is_none();
             rig.settle();
+            assert!(rig.flushed(if later { &[1] } else { &[] }));
             if later {
                 break;
             }

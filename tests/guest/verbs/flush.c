@@ -43,6 +43,21 @@ static void ends_well(struct pair *p)
 	check(qp_state(p->b.qp) != IBV_QPS_RTS, "the passive side's QP is still in RTS");
 }
 
+/* Nothing but the modify makes the driver look at this queue pair. */
+static void error_state_flushes_without_a_connection(void)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	struct ibv_recv_wr wr = { .wr_id = 7 }, *bad;
+	struct attempt t = { 0 };
+	struct ibv_wc wc;
+
+	must(attempt_prepare(&t, next_port()));
+	check(!ibv_post_recv(t.id->qp, &wr, &bad), "ibv_post_recv: %s", strerror(errno));
+	check(!ibv_modify_qp(t.id->qp, &attr, IBV_QP_STATE), "ibv_modify_qp: %s", strerror(errno));
+	must(expect_wc(t.cq, &wc, 7, IBV_WC_WR_FLUSH_ERR));
+	attempt_end(&t);
+}
+
 PAIR_CASE(active_side_disconnects)
 {
 	must(prepare(p));
@@ -228,6 +243,7 @@ PAIR_CASE(release_a_region_under_load)
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
+	RUN(error_state_flushes_without_a_connection);
 	RUN(active_side_disconnects);
 	RUN(passive_side_disconnects);
 	RUN(both_disconnect);
