@@ -15,9 +15,9 @@
 # Arguments NAME=VALUE: MTUS (between two guests that of the links); TESTS (TEST:SIZE[:DEPTH], with
 # the names of rbench, tests/native, of perftest's programs, or nvme_ and fio's word for the way: a
 # disk over NVMe-oF); DEVICES (siw; rxe; riw0, riw1: riwarp without and with CRC; rsiw, rsiw1: the
-# same of riwarp_siw; tcp: a socket, or NVMe/TCP, instead; riwt: riwarp over TLS; tcpt: NVMe/TCP over
-# TLS; riww: riwarp over WireGuard, between two guests; least, least1: the least work of any device,
-# without and with CRC, tests/native/least.c); ROUNDS; DURATION (seconds of a run of rbench
+# same of riwarp_siw; tcp: a socket, or NVMe/TCP, instead; riwt: riwarp over TLS; tcpt: NVMe/TCP
+# over TLS; riww: riwarp over WireGuard, between two guests; least, least1: the least work of any
+# device, without and with CRC, tests/native/least.c); ROUNDS; DURATION (seconds of a run of rbench
 # or fio); COUNT: operations of a run of rbench instead, and its figure is the instructions of one,
 # if the guest's clock counts them (qemu/run --icount); MODULES: files of riwarp.ko below /mnt/share
 # that take turns in each round, and whose name follows that of the device, after a colon (default:
@@ -45,8 +45,8 @@ rsiw1 riwarp_siw 1
 riwt riwarp 0
 riww riwarp 0'
 
-# The number of a device's link, vec1 to vec6, or of TCP's, eth0. No run has both of those that share
-# a link.
+# The number of a device's link, vec1 to vec6, or of TCP's, eth0. No run has both of those that
+# share one.
 declare -A LINK_OF=([tcp]=0 [tcpt]=0 [siw]=1 [rxe]=2 [riw0]=3 [riw1]=4 [rsiw]=5 [rsiw1]=6 [riwt]=5 [riww]=6)
 # What a WireGuard interface needs of the MTU.
 TUNNEL=80

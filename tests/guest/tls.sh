@@ -134,8 +134,9 @@ file_says() {
 	printf '%b\n' "[$netdev]" "type = $TYPE" "name = $device" "$2" >"$TMP/riwarp.$1"
 }
 
-# link_by_file END add|remove: makes or removes the device of an end as the unit does, to which systemd
-# gives a keyring for its session with nothing in it. The keyctl that it finds notes its arguments.
+# link_by_file END add|remove: makes or removes the device of an end as the unit does, to which
+# systemd gives a keyring for its session with nothing in it. The keyctl that it finds notes its
+# arguments.
 link_by_file() {
 	local netns=$NS_A netdev=$NET_A
 	if [ "$1" = B ]; then netns=$NS_B netdev=$NET_B; fi
