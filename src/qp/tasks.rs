@@ -312,16 +312,14 @@ impl Qp {
     fn rounds(self: &Arc<Self>, sender: &mut TcpSender<'_, '_>) {
         let mut left = sender.rounds();
         let ran = self.tx.run(|tx| {
-            let next = self.round(tx, sender);
-            left = left.saturating_sub(1);
-            if left == 0 {
-                sender.end_turn();
-            }
+            // Looked at before a round, not behind it: a task that has nothing to do, or waits for
+            // room in TCP, is done although the turn is over.
             if left == 0 || sender.is_over() {
-                Next::Yield
-            } else {
-                next
+                sender.end_turn();
+                return Next::Yield;
             }
+            left = left.saturating_sub(1);
+            self.round(tx, sender)
         });
         match ran {
             Ran::Here | Ran::Elsewhere => {}

@@ -293,15 +293,20 @@ streams_end_in_order() {
 	[ "$(counter "$DEV_A" aborts) $(counter "$DEV_B" aborts)" = "$before" ] || die 'a stream was lost'
 }
 
-# Both ends on one device, which close while most of what was sent is still on its slow way.
+# Both ends on one device, which close while what was sent is still on its slow way. Whenever TCP has
+# room, the transmit task runs, and at no other time.
 closes_over_a_slow_link() {
-	local before
-	before=$(counter "$DEV_A" aborts)
+	local before stalls
+	before=$(counter "$DEV_A" aborts) stalls=$(counter "$DEV_A" tx_stalls)
 	modprobe -q sch_netem
+	in_ns "$NS_A" sysctl -qw net.ipv4.tcp_wmem='4096 16384 65536'
 	in_ns "$NS_A" tc qdisc add dev lo root netem rate 1mbit
 	CASE=sends_before_a_disconnect_arrive in_ns "$NS_A" "$VERBS_DIR/flush" "$IP4_A"
 	in_ns "$NS_A" tc qdisc del dev lo root
 	[ "$(counter "$DEV_A" aborts)" = "$before" ] || die 'a stream was lost'
+	stalls=$(($(counter "$DEV_A" tx_stalls) - stalls))
+	echo "# tried $stalls times to send without room"
+	[ "$stalls" -lt 1000 ] || die "tried $stalls times to send without room"
 }
 
 perftest_works() {
