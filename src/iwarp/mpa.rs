@@ -67,10 +67,11 @@ pub const fn pad_len(ulpdu_len: u16) -> u8 {
 /// counted (MPA-11). It is a multiple of 4, from 8 to 65544.
 #[inline]
 pub const fn fpdu_len(ulpdu_len: u16) -> u32 {
-    // CAST: widens; `From` is not const.
+    // CAST: both casts widen; `From` is not const.
     // NO-OVERFLOW: at most 2 + 65535 + 3 + 4.
-    let padded = (ulpdu_len as u32).saturating_add(const { LENGTH_LEN as u32 + 3 }) & !3;
-    padded.saturating_add(CRC_LEN as u32)
+    (ulpdu_len as u32)
+        .saturating_add(const { (LENGTH_LEN + CRC_LEN) as u32 })
+        .saturating_add(pad_len(ulpdu_len) as u32)
 }
 
 /// Returns the greatest ULPDU whose FPDU fits into one TCP segment of `emss` octets (MPA-28).

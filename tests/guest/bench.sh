@@ -85,7 +85,7 @@ tunnel() {
 	ip link set "$1" name "w$1"
 	ip link set "w$1" up
 	address_add - "w$1" "10.76.0.$GUEST/24"
-	ip link add "$1" mtu $(($(cat "/sys/class/net/w$1/mtu") - TUNNEL)) type wireguard
+	ip link add "$1" type wireguard
 	secret_of "$GUEST" >"$TMP/wireguard"
 	wg set "$1" private-key "$TMP/wireguard" listen-port 51820 peer "$(secret_of "$peer" | wg pubkey)" \
 		endpoint "10.76.0.$peer:51820" allowed-ips 10.74.0.0/16
